@@ -171,9 +171,11 @@ class Silent(FakeSession):
 
 
 class Expecting(FakeSession):
-    def expected_database(self, assertion: Assertion) -> Any:
+    def compared_databases(self, assertion: Assertion) -> tuple[Any, Any] | None:
         changes = assertion.arguments.get("data")
-        return None if changes is None else {**self._state, "tickets": {**self._state["tickets"], **changes}}
+        if changes is None:
+            return None
+        return {**self._state, "tickets": {**self._state["tickets"], **changes}}, self._state
 
     def _database_equals(self, data: dict[str, Any]) -> bool:
         return all(self._state["tickets"].get(name) == ticket for name, ticket in data.items())

@@ -18,10 +18,11 @@ from pydantic import BaseModel, Field
 from pytest_trace2evolve import World
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Action, Assertion, InitialState
+from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
+from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.session.tool_checks import tool_problems
 from pytest_trace2evolve.worlds.plain_data import is_same, to_json
-from tests.plain_worlds import BOOKINGS, HotelDB, HotelTools, hotel
+from tests.plain_worlds import BOOKINGS, HotelDB, HotelTools, hotel, simulation_of, trace_of
 
 
 class Color(Enum):
@@ -432,6 +433,48 @@ def test_values_of_all_types_are_compared_as_a_person_writes_them() -> None:
     other = world.open()
     other.initialise(state({"accounts": {"8": {"amount": 1}}}))
     assert sorted(other.db.accounts) == [7, 8]
+
+
+class ScaleTools:
+    def __init__(self, db: dict[str, Any]) -> None:
+        self.db = db
+
+    def write(self, name: str, value: float) -> str:
+        """Write a value."""
+        self.db["values"][name] = value
+        return "written"
+
+
+@pytest.mark.parametrize(
+    "criteria",
+    [
+        {
+            "actions": [
+                {"action_id": "1", "name": "write", "arguments": {"name": "sum", "value": 0.3}},
+                {"action_id": "2", "name": "write", "arguments": {"name": "count", "value": 2}},
+            ],
+            "reward_basis": ["DB"],
+        },
+        {
+            "env_assertions": [expects({"values": {"sum": 0.3, "count": 2, "gone": None}})],
+            "reward_basis": ["ENV_ASSERTION"],
+        },
+    ],
+    ids=["gold actions", "expected data"],
+)
+def test_a_failure_shows_only_values_that_count_as_different(criteria: Any) -> None:
+    world = World.from_tools(ScaleTools, data={"values": {"count": 1.0, "same": 1}})
+    task = Task.model_validate(
+        {"id": "t", "user_scenario": {"instructions": ""}, "evaluation_criteria": criteria}
+    )
+    calls = [
+        ("write", {"name": "sum", "value": 0.1 + 0.2}),
+        ("write", {"name": "count", "value": 3}),
+        ("write", {"name": "same", "value": 1.0}),
+    ]
+    failure = explain_failure(simulation_of(task, trace_of(world, *calls)), task, world)
+    assert [difference.path for difference in failure.differences] == [("values", "count")]
+    assert failure.difference_count == 1
 
 
 JSON = st.recursive(

@@ -72,11 +72,22 @@ class SupportsDatabases(Protocol):
 
 
 @runtime_checkable
-class SupportsExpectedDatabase(Protocol):
+class SupportsComparedDatabases(Protocol):
     """A session with assertions that compare its database with an expected one."""
 
-    def expected_database(self, assertion: Assertion) -> Any:
-        """The agent's database as an assertion expects it; None if the assertion compares no database."""
+    def compared_databases(self, assertion: Assertion) -> tuple[Any, Any] | None:
+        """The expected and the actual database of an assertion; None if the assertion compares none."""
+
+
+@runtime_checkable
+class SupportsSameValue(Protocol):
+    """A session that compares values in its own way, for example numbers with a tolerance.
+
+    By default, values are equal if their JSON is equal.
+    """
+
+    def is_same_value(self, expected: Any, actual: Any) -> bool:
+        """Whether two values of its databases that are not both mappings or both lists are equal."""
 
 
 class World(Protocol):

@@ -1,11 +1,11 @@
 """Finds the places where two databases differ.
 
-Two values differ if and only if their tau2 database hashes differ (`copy_on_write.fingerprint`). Values are
-therefore equal if their JSON is equal: 1 differs from 1.0, but a tuple equals a list.
+By default, two values differ if and only if their tau2 database hashes differ (`copy_on_write.fingerprint`).
+Values are then equal if their JSON is equal: 1 differs from 1.0, but a tuple equals a list.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,8 +13,18 @@ from pydantic import BaseModel
 from pytest_trace2evolve.records.failure import ABSENT, DatabasePath, Difference
 
 
+def has_same_json(expected: object, actual: object) -> bool:
+    """Whether two values have the same JSON."""
+    return _to_json(expected) == _to_json(actual)
+
+
 def find_differences(
-    expected: object, actual: object, side: str = "", path: DatabasePath = ()
+    expected: object,
+    actual: object,
+    side: str = "",
+    path: DatabasePath = (),
+    *,
+    is_same: Callable[[object, object], bool] = has_same_json,
 ) -> Iterator[Difference]:
     """Yield each place where two databases differ, in the order of the expected database.
 
@@ -24,6 +34,7 @@ def find_differences(
         expected, actual: The databases: models, mappings, lists and other values.
         side: The side that owns the databases.
         path: The place of both values in their databases.
+        is_same: Whether two values that are not both mappings or both lists are equal; one may be `ABSENT`.
     """
     if expected is actual:
         return
@@ -32,23 +43,31 @@ def find_differences(
         for key in [*expected, *(key for key in actual if key not in expected)]:
             expected_value, actual_value = expected.get(key, ABSENT), actual.get(key, ABSENT)
             if expected_value is not actual_value:
-                yield from find_differences(expected_value, actual_value, side, (*path, key))
+                yield from find_differences(expected_value, actual_value, side, (*path, key), is_same=is_same)
     elif isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
-        yield from _find_list_differences(expected, actual, side, path)
-    elif _to_json(expected) != _to_json(actual):
+        yield from _find_list_differences(expected, actual, side, path, is_same)
+    elif not is_same(expected, actual):
         yield Difference(path, expected, actual, side)
 
 
 def _find_list_differences(
-    expected: Sequence[Any], actual: Sequence[Any], side: str, path: DatabasePath
+    expected: Sequence[Any],
+    actual: Sequence[Any],
+    side: str,
+    path: DatabasePath,
+    is_same: Callable[[object, object], bool],
 ) -> Iterator[Difference]:
     """Compare lists by position. If their lengths differ, their common beginning and end are skipped."""
+
+    def is_equal(expected_item: object, actual_item: object) -> bool:
+        return next(find_differences(expected_item, actual_item, is_same=is_same), None) is None
+
     start, end = 0, 0
     if len(expected) != len(actual):
         shorter_length = min(len(expected), len(actual))
-        while start < shorter_length and _is_same(expected[start], actual[start]):
+        while start < shorter_length and is_equal(expected[start], actual[start]):
             start += 1
-        while end < shorter_length - start and _is_same(expected[-1 - end], actual[-1 - end]):
+        while end < shorter_length - start and is_equal(expected[-1 - end], actual[-1 - end]):
             end += 1
     expected_end, actual_end = len(expected) - end, len(actual) - end
     for position in range(start, max(expected_end, actual_end)):
@@ -57,11 +76,8 @@ def _find_list_differences(
             actual[position] if position < actual_end else ABSENT,
             side,
             (*path, position),
+            is_same=is_same,
         )
-
-
-def _is_same(expected: object, actual: object) -> bool:
-    return next(find_differences(expected, actual), None) is None
 
 
 def _to_container(value: object) -> object:

@@ -9,15 +9,16 @@ from pytest_trace2evolve.errors import shorten
 from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import (
+    SupportsComparedDatabases,
     SupportsDatabases,
-    SupportsExpectedDatabase,
+    SupportsSameValue,
     World,
     WorldSession,
 )
 from pytest_trace2evolve.records.score import Check, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, EvaluationCriteria, RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation
-from pytest_trace2evolve.scoring.differences import find_differences
+from pytest_trace2evolve.scoring.differences import find_differences, has_same_json
 from pytest_trace2evolve.scoring.reward import (
     check_communication,
     compares_state,
@@ -121,8 +122,10 @@ def _database_differences(gold_session: WorldSession, session: WorldSession) -> 
     if not isinstance(gold_session, SupportsDatabases) or not isinstance(session, SupportsDatabases):
         return
     expected, actual = gold_session.databases(), session.databases()
+    is_same = session.is_same_value if isinstance(session, SupportsSameValue) else has_same_json
     for side, database in expected.items():
-        yield from find_differences(database, actual.get(side), side if len(expected) > 1 else "")
+        shown_side = side if len(expected) > 1 else ""
+        yield from find_differences(database, actual.get(side), shown_side, is_same=is_same)
 
 
 def _assertion_differences(session: WorldSession, assertion: Assertion) -> Iterator[Difference]:
@@ -130,13 +133,15 @@ def _assertion_differences(session: WorldSession, assertion: Assertion) -> Itera
     if (
         not assertion.assert_value
         or not isinstance(session, SupportsDatabases)
-        or not isinstance(session, SupportsExpectedDatabase)
+        or not isinstance(session, SupportsComparedDatabases)
     ):
         return
-    expected = session.expected_database(assertion)
-    if expected is not None:
-        databases = session.databases()
-        yield from find_differences(expected, databases.get("agent"), "agent" if len(databases) > 1 else "")
+    compared = session.compared_databases(assertion)
+    if compared is not None:
+        is_same = session.is_same_value if isinstance(session, SupportsSameValue) else has_same_json
+        yield from find_differences(
+            *compared, "agent" if len(session.databases()) > 1 else "", is_same=is_same
+        )
 
 
 def _failed_assertion(assertion: Assertion) -> FailedCheck:

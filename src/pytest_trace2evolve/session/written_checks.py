@@ -13,8 +13,16 @@ from typing import Any
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
 from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.errors import CaseError, SuiteError, Trace2EvolveError, WorldError, name_suggestion
+from pytest_trace2evolve.errors import (
+    CaseError,
+    SuiteError,
+    Trace2EvolveError,
+    WorldError,
+    name_suggestion,
+    shorten,
+)
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.failure import ABSENT, Difference
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
@@ -172,7 +180,19 @@ def _data_problems(written_task: WrittenTask, task: Task, world: World) -> Itera
         if not written_task.expect.calls or expected is None or not isinstance(session, PlainSession):
             return
         if differences := session.data_differences(expected):
-            yield f"data: after the expected calls, {differences[0]}; correct one of the two"
+            yield f"data: after the expected calls, {_describe(differences[0])}; correct one of the two"
+
+
+def _describe(difference: Difference) -> str:
+    """Describe a difference with its place and both values."""
+    place = ".".join(map(str, difference.path)) or "the database"
+    expected, actual = (
+        "" if value is ABSENT else shorten(json.dumps(value, ensure_ascii=False, default=str), 80)
+        for value in (difference.expected, difference.actual)
+    )
+    if not actual:
+        return f"{place} is missing, expected {expected}"
+    return f"{place} is {actual}, expected {expected or 'nothing'}"
 
 
 def _is_complete(written_task: WrittenTask) -> bool:

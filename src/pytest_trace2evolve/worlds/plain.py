@@ -15,18 +15,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.failure import Difference
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldSession
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
+from pytest_trace2evolve.scoring.differences import find_differences
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, convert_failures, parse_json, read_text
 from pytest_trace2evolve.utils.yaml_text import parse_yaml
 from pytest_trace2evolve.worlds.plain_data import (
     DataType,
     Snapshot,
-    differences,
     is_same,
     to_json,
     without_nulls,
@@ -263,7 +264,7 @@ class PlainSession(WorldSession):
         is_equal = not self.data_differences(assertion.arguments.get("data") or {})
         return is_equal == assertion.assert_value
 
-    def data_differences(self, changes: Mapping[str, Any]) -> list[str]:
+    def data_differences(self, changes: Mapping[str, Any]) -> list[Difference]:
         """Return the places in which the database differs from the one that a task expects.
 
         A missing key equals a null.
@@ -271,18 +272,24 @@ class PlainSession(WorldSession):
         Raises:
             WorldError: the changes do not fit the database.
         """
-        expected, actual = without_nulls(self.expected_data(changes)), without_nulls(self.data())
-        return list(differences(expected, actual))
+        return list(find_differences(*self._compared_data(changes), is_same=self.is_same_value))
 
     def databases(self) -> Mapping[str, Any]:
         """The database, to show how it differs from the expected one."""
         return {"agent": self.data()}
 
-    def expected_database(self, assertion: Assertion) -> Any:
-        """The database that a `database_equals` assertion expects; None for any other assertion."""
+    def compared_databases(self, assertion: Assertion) -> tuple[Any, Any] | None:
+        """The databases that a `database_equals` assertion compares; None for any other assertion."""
         if assertion.func_name != DATABASE_EQUALS:
             return None
-        return self.expected_data(assertion.arguments.get("data") or {})
+        return self._compared_data(assertion.arguments.get("data") or {})
+
+    def is_same_value(self, expected: Any, actual: Any) -> bool:
+        """Whether two values of the database are equal; see `is_same`."""
+        return is_same(expected, actual)
+
+    def _compared_data(self, changes: Mapping[str, Any]) -> tuple[Any, Any]:
+        return without_nulls(self.expected_data(changes)), without_nulls(self.data())
 
     def sync(self) -> None:
         """Do nothing, because there is one database."""

@@ -170,28 +170,6 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def differences(expected: Any, actual: Any, place: str = "") -> Iterator[str]:
-    """Yield the places in which two JSON values differ, each with both values."""
-    if is_same(expected, actual):
-        return
-    if isinstance(expected, dict) and isinstance(actual, dict):
-        for key in [*expected, *(key for key in actual if key not in expected)]:
-            inner = f"{place}.{key}" if place else str(key)
-            if key not in actual:
-                yield f"{inner} is missing, expected {_format_value(expected[key])}"
-            elif key not in expected:
-                yield f"{inner} is {_format_value(actual[key])}, expected nothing"
-            else:
-                yield from differences(expected[key], actual[key], inner)
-        return
-    yield f"{place or 'the database'} is {_format_value(actual)}, expected {_format_value(expected)}"
-
-
-def _format_value(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
 def _merge(old: Any, new: Any, *, keeps_nulls: bool = False) -> Any:
     if not isinstance(new, Mapping):
         return copy.deepcopy(new)
