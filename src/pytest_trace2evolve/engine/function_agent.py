@@ -155,7 +155,8 @@ class Child:
                 *command,
                 *map(str, function.import_folders or (function.folder,)),
                 cwd=function.folder,
-                env=_environment(proxy, token),
+                env=_environment(proxy, token)
+                | ({"PYTHONDONTWRITEBYTECODE": "1"} if function.is_commit else {}),
                 start_new_session=True,  # an interrupt of the run must not reach the agent
             )
         except (OSError, ValueError) as error:
