@@ -313,8 +313,11 @@ class Child:
                     f"but the limit is {MAX_EVENT:,}"
                 )
             line = json.dumps(_failure(UnusableResultError(f"an answer of {len(line):,} characters as JSON")))
-        self._events.write(line + "\n")
-        self._events.flush()
+        try:
+            self._events.write(line + "\n")
+            self._events.flush()
+        except BrokenPipeError:  # the parent was killed
+            end_process()
 
 
 async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
