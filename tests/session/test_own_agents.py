@@ -343,6 +343,26 @@ def test_an_agent_that_is_edited_during_a_run_is_not_scored_further(
     assert done.status == 2
 
 
+def test_a_model_that_the_agents_code_changes_is_shown(project: Project, server: ChatServer) -> None:
+    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0")
+    assert "3 passed" in done.text, done.text
+    project.write("app/bot.py", BOT.replace('candidate.model or "m"', '"n"'))
+    project.candidate("v1", "parent: v0")
+    done = project.run(server, "v1", "--t2e-goal=no-regression", "-v")
+    text = " ".join(done.text.split())
+    assert "hotel: the agent called m on the baseline and n on the candidate" in text, done.text
+    assert ", called m; user" in text, done.text
+    assert ", called n; user" in text
+    assert done.status == 0
+    # Equal models need no note.
+    project.candidate("v2", "parent: v1")
+    done = project.run(server, "v1", OFF, "--t2e-save-baseline=v1")
+    done = project.run(server, "v2", "--t2e-baseline=v1", "--t2e-goal=no-regression", "-v")
+    text = " ".join(done.text.split())
+    assert ", called n; user" in text, done.text
+    assert "the agent called" not in text
+
+
 def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     project: Project, server: ChatServer
 ) -> None:

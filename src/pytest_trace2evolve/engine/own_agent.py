@@ -54,10 +54,11 @@ class OwnAgent(ABC):
         return Message.model_construct(**await self._fields(), content=None, tool_calls=tool_calls)
 
     async def _fields(self) -> dict[str, Any]:
-        """Return the fields of every message, with the usage of the agent's models since its last message."""
+        """Return the fields of every message, with the usage and names of the models since the last one."""
         # The agent has used answers of models, so the draw must be recorded before anything else happens.
         await self._exchange.before_use()
         usage, seconds, is_cached = self._exchange.take_usage()
+        models = self._exchange.take_models()
         fields: dict[str, Any] = {"role": "assistant"}
         if usage.calls:
             fields |= {
@@ -67,6 +68,7 @@ class OwnAgent(ABC):
                     "prompt_tokens": usage.prompt_tokens,
                     "completion_tokens": usage.completion_tokens,
                     "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+                    "models": models,
                 },
                 "generation_time_seconds": seconds,
             }

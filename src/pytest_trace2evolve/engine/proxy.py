@@ -69,6 +69,9 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 MAX_ERROR_TEXT = 300
 """The largest number of characters of an endpoint's error that are shown."""
 
+MAX_MODEL_NAME = 200
+"""The largest number of characters of a model's name that are recorded."""
+
 _REJECTED = 403
 """The status of a request that is not forwarded; clients do not retry it."""
 
@@ -102,6 +105,7 @@ class Exchange:
         place: The part of the cache whose answers may be used; empty for the common part.
         usage: The usage since the last `take_usage`, including the usage of stored answers.
         seconds: The time that the answers took since the last `take_usage`.
+        models: The models that requests with an answer named, since the last `take_models`.
         is_fresh: Whether a request was forwarded since the last `take_usage`.
         failure: The error that ends the simulation or the run; None while there is none.
         pending: The number of requests without an answer.
@@ -115,6 +119,7 @@ class Exchange:
     place: str = ""
     usage: Usage = NO_USAGE
     seconds: float = 0.0
+    models: set[str] = field(default_factory=set)
     is_fresh: bool = False
     failure: Trace2EvolveError | None = None
     pending: int = 0
@@ -129,6 +134,17 @@ class Exchange:
         seconds, self.seconds = self.seconds, 0.0
         self.usage, self.is_fresh = NO_USAGE, False
         return usage, seconds, is_cached
+
+    def take_models(self) -> list[str]:
+        """Return the models that were called since the last `take_models`, in alphabetical order."""
+        models, self.models = sorted(self.models), set()
+        return models
+
+    def note_usage(self, usage: Usage, model: str) -> None:
+        """Count the usage of an answer, and note the model that the request named, if it named one."""
+        self.usage += usage
+        if usage.calls and model:
+            self.models.add(model[:MAX_MODEL_NAME])
 
     def fail(self, error: Trace2EvolveError) -> None:
         """End the simulation with an error."""
@@ -346,7 +362,7 @@ class RecordingProxy:
                 text = reply.content.decode("utf-8")
             except UnicodeDecodeError:  # sound or an image, which cannot be stored as text
                 await exchange.before_use()
-                exchange.usage += usage
+                exchange.note_usage(usage, request.model)
                 return reply
             http = HttpAnswer(
                 content_type=reply.content_type,
@@ -364,7 +380,7 @@ class RecordingProxy:
         if exchange.journal is not None and not is_journaled:
             exchange.journal.add(JournalEntry(name, answer))
         await exchange.before_use()
-        exchange.usage += answer.http.usage
+        exchange.note_usage(answer.http.usage, request.model)
         exchange.seconds += answer.http.seconds
         return _Response(200, answer.http.content_type, answer.http.body.encode())
 

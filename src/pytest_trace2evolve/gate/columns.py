@@ -72,6 +72,7 @@ class Columns:
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
         cost, tokens: US dollars and tokens; NaN if not known.
+        models: The models that a project's own agent called.
     """
 
     tasks: tuple[str, ...]
@@ -86,6 +87,7 @@ class Columns:
     ids: tuple[str, ...]
     cost: Floats
     tokens: Floats
+    models: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -141,6 +143,7 @@ class ColumnsBuilder:
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._max_steps = bytearray()
         self._breaches = array("h")
+        self._models: set[str] = set()
 
     def extend(
         self,
@@ -181,6 +184,7 @@ class ColumnsBuilder:
 
     def add(self, records: Sequence[SimulationEvidence]) -> None:
         """Add the simulations of these records."""
+        self._models.update(name for record in records for name in record.models)
         costs_and_tokens = [_cost_and_tokens(record) for record in records]
         self.extend(
             ids=[record.id for record in records],
@@ -244,6 +248,7 @@ class ColumnsBuilder:
             ids=tuple(self._ids),
             cost=np.array(self._cost, dtype=np.float64),
             tokens=np.array(self._tokens, dtype=np.float64),
+            models=frozenset(self._models),
         )
 
     def _check_shares(self, measured: Flags) -> dict[str, Floats]:

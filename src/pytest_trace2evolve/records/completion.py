@@ -227,6 +227,16 @@ def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
     return total
 
 
+def called_models(trace: Iterable[Message]) -> tuple[str, ...]:
+    """Return the models that a project's own agent named in its requests, in alphabetical order."""
+    names: set[str] = set()
+    for message in trace:
+        usage = getattr(message, "usage", None)
+        models = usage.get("models") if message.role == "assistant" and isinstance(usage, dict) else None
+        names.update(name for name in (models if isinstance(models, list) else ()) if isinstance(name, str))
+    return tuple(sorted(names))
+
+
 def parse_cached_tokens(usage: Mapping[str, Any]) -> int:
     """Return the number of cached prompt tokens in an API's `usage`."""
     details = usage.get("prompt_tokens_details")

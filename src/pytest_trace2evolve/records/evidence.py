@@ -3,7 +3,7 @@
 The module also identifies each side by its agent, user, world and settings, and describes them for reports.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -75,6 +75,8 @@ class SimulationEvidence(RewardRecord):
             measured.
         checks: The outcomes of the project's own checks by id; empty if there are none, or nothing was
             measured.
+        models: The models that a project's own agent called; empty if it called none, or for evidence that
+            does not record them.
     """
 
     id: str
@@ -91,6 +93,7 @@ class SimulationEvidence(RewardRecord):
     usage: dict[Requestor, Usage] = Field(default_factory=dict)
     invariants: dict[Invariant, Count] | None = None
     checks: dict[str, CheckOutcome] = Field(default_factory=dict)
+    models: tuple[str, ...] = ()
 
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).
@@ -331,26 +334,33 @@ class Evidence(Record):
 
 
 class SideDescription(Record):
-    """The implementations, models and settings that made one side's simulations; None if not recorded."""
+    """The implementations, models and settings that made one side's simulations; None if not recorded.
+
+    `called_models` are the models that a project's own agent called, whatever its settings name.
+    """
 
     agent: str | None = None
     model: str | None = None
     parameters: dict[str, object] | None = None
     user: str | None = None
     user_model: str | None = None
+    called_models: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         agent = self.agent or NOT_RECORDED
         if self.model is not None or self.parameters:  # a script or a program has neither
             parameters = sorted((self.parameters or {}).items())
-            settings = [f"model {self.model or NOT_RECORDED}"]
+            is_called_only = self.model is None and bool(self.called_models)
+            settings = [] if is_called_only else [f"model {self.model or NOT_RECORDED}"]
             settings += [
                 f"{name} {value if isinstance(value, str) else canonical_json(value)}"
                 for name, value in parameters
             ]
             settings += ["parameters not recorded"] if self.parameters is None else []
             agent = f"{agent}, {', '.join(settings)}"
+        if self.called_models:
+            agent = f"{agent}, called {', '.join(self.called_models)}"
         user_model = f", model {self.user_model}" if self.user_model else ""
         return f"agent {agent}; user {self.user or NOT_RECORDED}{user_model}"
 
@@ -371,12 +381,27 @@ class ComparedSides(Record):
         changes = ", ".join(self.declared)
         return [*lines, f"declared changes: {changes}"] if changes else lines
 
+    @property
+    def undeclared_model_note(self) -> str:
+        """One line if the agents called different models although no setting differs; otherwise empty."""
+        old, new = self.baseline, self.candidate
+        if old.model != new.model or old.called_models == new.called_models:
+            return ""
+        if not old.called_models or not new.called_models:  # not recorded on one side
+            return ""
+        return (
+            f"the agent called {', '.join(old.called_models)} on the baseline and "
+            f"{', '.join(new.called_models)} on the candidate, although no candidate sets another model; if "
+            "the change is intended, set model in the candidate's file"
+        )
 
-def describe_side(origin: Provenance) -> SideDescription:
+
+def describe_side(origin: Provenance, called_models: Iterable[str] = ()) -> SideDescription:
     return SideDescription(
         agent=origin.agent.implementation,
         model=origin.agent.model,
         parameters=origin.agent.arguments,
         user=origin.user.implementation,
         user_model=origin.user.model,
+        called_models=tuple(sorted(called_models)),
     )

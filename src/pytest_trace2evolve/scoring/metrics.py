@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.completion import usage_of
+from pytest_trace2evolve.records.completion import called_models, usage_of
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Finding, Invariant
@@ -251,6 +251,7 @@ def to_evidence(
         note=score.note,
         usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
         invariants=None if findings is None else count_breaches(findings),
+        models=called_models(simulation.trace),
         checks={name: result.outcome for name, result in (check_results or {}).items()},
     )
 

@@ -1,7 +1,7 @@
 """Checks that the sides of a comparison are comparable, and that recorded evidence was not edited."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
@@ -22,7 +22,12 @@ from pytest_trace2evolve.gate.comparable import (
 )
 from pytest_trace2evolve.project.candidates import describe_source
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import ComparedSides, code_differences, describe_side
+from pytest_trace2evolve.records.evidence import (
+    ComparedSides,
+    SimulationEvidence,
+    code_differences,
+    describe_side,
+)
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
@@ -93,8 +98,13 @@ def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def compared_sides(plan: Plan, planned_suite: PlannedSuite) -> ComparedSides | None:
-    """Return the two sides of a suite's comparison, for reports; None without a baseline."""
+def compared_sides(
+    plan: Plan, planned_suite: PlannedSuite, records: Sequence[SimulationEvidence]
+) -> ComparedSides | None:
+    """Return the two sides of a suite's comparison, for reports; None without a baseline.
+
+    `records` are the simulations of the run. Called models are those of the tasks that the run has measured.
+    """
     if planned_suite.baseline is None:
         return None
     baseline_provenance, run_provenance = (
@@ -102,9 +112,16 @@ def compared_sides(plan: Plan, planned_suite: PlannedSuite) -> ComparedSides | N
         provenance_of(plan, planned_suite),
     )
     declared_kinds = declared_changes(plan, planned_suite.baseline)
+    tasks = {record.task_id for record in records}
+    baseline_records = [
+        record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
+    ]
+    baseline_models, run_models = (
+        {name for record in side for name in record.models} for side in (baseline_records, records)
+    )
     return ComparedSides(
-        baseline=describe_side(baseline_provenance),
-        candidate=describe_side(run_provenance),
+        baseline=describe_side(baseline_provenance, baseline_models),
+        candidate=describe_side(run_provenance, run_models),
         declared=tuple(
             kind for kind in agent_changes(baseline_provenance, run_provenance) if kind in declared_kinds
         ),

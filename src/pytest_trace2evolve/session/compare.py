@@ -133,22 +133,24 @@ def compare(
         split=split,
         expected_tasks=len(tasks) if tasks is not None else len(pairs.names) + len(pairs.left_out),
     )
+    compared = ComparedSides(
+        baseline=describe_side(baseline_side.provenance, baseline_side.columns.models),
+        candidate=describe_side(candidate_side.provenance, candidate_side.columns.models),
+    )
     return Comparison(
         verdict=verdict,
         baseline=figures_of(sides[0]),
         candidate=figures_of(sides[1]),
         baseline_name=_short_name(baseline_side.name),
         candidate_name=_short_name(candidate_side.name),
-        compared=ComparedSides(
-            baseline=describe_side(baseline_side.provenance),
-            candidate=describe_side(candidate_side.provenance),
-        ),
+        compared=compared,
         notes=(
             *trace_checks.notes,
             *baseline_side.notes,
             *candidate_side.notes,
             *((missing_text,) if missing_text else ()),
             *(f"the agents differ: {phrase}" for phrases in changes for phrase in phrases),
+            *filter(None, [compared.undeclared_model_note]),
         ),
     )
 

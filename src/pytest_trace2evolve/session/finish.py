@@ -24,7 +24,6 @@ from pytest_trace2evolve.records.verdict import (
     SuiteVerdict,
     Verdict,
 )
-from pytest_trace2evolve.session.comparability import compared_sides
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import DECIDING_ROLES, ProjectLedger
 from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan, PlannedSuite
@@ -143,7 +142,7 @@ def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVer
         baseline=baseline_used,
         evidence=EvidenceReference(path=evidence_path, digest=evidence_digest(run_evidence)),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
-        compared=compared_sides(plan, planned_suite),
+        compared=outcome.compared,
     )
 
 

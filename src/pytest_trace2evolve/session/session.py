@@ -417,6 +417,11 @@ class Session:
         runs, ledger = self._suite_runs(stop_reason), ProjectLedger(self.plan.project)
         outcomes = self._judge(runs, ledger, stop_reason or self._narrowing, is_stopped=bool(stop_reason))
         self.notes += [note for run in runs for note in run.unconfirmed_notes]
+        self.notes += [
+            f"{outcome.name}: {note}"
+            for outcome in outcomes
+            if outcome.compared is not None and (note := outcome.compared.undeclared_model_note)
+        ]
         self.notes += self._check_failure_notes()
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
 from pytest_trace2evolve.scoring.metrics import Metrics
-from pytest_trace2evolve.session.comparability import compared_sides
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
@@ -45,7 +44,7 @@ def report_of(
                 reason=outcome.reason,
                 verdicts=outcome.verdicts,
                 left_out=outcome.left_out,
-                compared=compared_sides(plan, planned_suite),
+                compared=outcome.compared,
             )
         )
     summary = RunSummary(

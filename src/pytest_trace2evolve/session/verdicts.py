@@ -13,6 +13,7 @@ from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
+    ComparedSides,
     Evidence,
     FreshTrials,
     Provenance,
@@ -23,7 +24,7 @@ from pytest_trace2evolve.records.ledger import DrawOrigin, Evaluation
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
-from pytest_trace2evolve.session.comparability import unrecorded_files
+from pytest_trace2evolve.session.comparability import compared_sides, unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
@@ -103,6 +104,7 @@ class SuiteOutcome:
         reason: Why there is no verdict; empty if there is one.
         is_whole: Whether every split that was run is complete.
         uncompared_lines: Lines on the tasks that were not compared.
+        compared: Both sides, for reports; None without a baseline.
     """
 
     name: str
@@ -111,6 +113,7 @@ class SuiteOutcome:
     reason: str
     is_whole: bool
     uncompared_lines: tuple[str, ...] = ()
+    compared: ComparedSides | None = None
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -159,7 +162,13 @@ def judge_suite(
         entry for split in splits for entry in left_out_lines(run.left_out_reasons(split))
     )
     return SuiteOutcome(
-        run.planned_suite.suite.name, figures, tuple(verdicts), reason, is_whole, uncompared_lines
+        run.planned_suite.suite.name,
+        figures,
+        tuple(verdicts),
+        reason,
+        is_whole,
+        uncompared_lines,
+        compared_sides(plan, run.planned_suite, run.records),
     )
 
 
