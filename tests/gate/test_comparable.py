@@ -29,6 +29,7 @@ FULL: dict[str, Any] = {
     "max_steps": 200,
     "max_errors": 10,
     "timeout": 60.0,
+    "call_timeout": 600.0,
     "user": USER,
 }
 
@@ -48,6 +49,7 @@ def origin(**changed: Any) -> Provenance:
         ({"judge": "j2"}, "judge 'j1' and 'j2'"),
         ({"max_steps": 100}, "max steps 200 and 100"),
         ({"max_errors": 5}, "max errors 10 and 5"),
+        ({"call_timeout": 30.0}, "call timeout 600.0 and 30.0"),
         ({"timeout": 30.0}, "timeout 60.0 and 30.0"),
         ({"user": USER.model_copy(update={"model": "m2"})}, "user model 'm1' and 'm2'"),
         ({"user": USER.model_copy(update={"guidelines": "g2"})}, "user guidelines 'g1' and 'g2'"),

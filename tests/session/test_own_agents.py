@@ -363,6 +363,19 @@ def test_a_model_that_the_agents_code_changes_is_shown(project: Project, server:
     assert "the agent called" not in text
 
 
+def test_another_limit_of_a_step_is_another_measurement(project: Project, server: ChatServer) -> None:
+    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0", "--t2e-call-timeout=500")
+    assert "3 passed" in done.text, done.text
+    path = project.root / "baselines/hotel/v0.json"
+    assert json.loads(path.read_text())["provenance"]["call_timeout"] == 500
+    project.candidate("v1", "parent: v0")
+    done = project.run(server, "v1", "--t2e-goal=no-regression")
+    assert "call timeout 500.0 and 600.0" in " ".join(done.text.split()), done.text
+    assert done.status == 4
+    done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-call-timeout=500")
+    assert done.status == 0, done.text
+
+
 def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     project: Project, server: ChatServer
 ) -> None:

@@ -164,6 +164,16 @@ class LiveSettings:
         return CHAT if self.function is None else self.function.path
 
     @property
+    def call_timeout(self) -> float | None:
+        """The seconds that the project's function has for each step.
+
+        None for other agents, and for a cassette, which does not record them.
+        """
+        if self.function is None or self.function.url or self.cassette is not None:
+            return None
+        return self.function.timeout
+
+    @property
     def has_user_model(self) -> bool:
         """Whether the run has a user model. With a project's own agent, it has one only without scripts."""
         return self.function is None or not self.uses_scripts

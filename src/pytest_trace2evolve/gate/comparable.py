@@ -3,8 +3,8 @@
 The compared fields are provider, domain, suite and solo mode (`user implementation`); tasks, criteria,
 policy, tool schemas and data by the digest of the suite's lock, or by its parts if both sides recorded them;
 the scorer's version; the judge; the user simulator with its settings and guidelines; the budgets of steps,
-tool errors and time; the code or rubrics of the project's own checks. Versions of packages are recorded but
-never compared.
+tool errors and time, and the time of one step of a project's own function; the code or rubrics of the
+project's own checks. Versions of packages are recorded but never compared.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,6 +27,7 @@ _COMPARED_FIELDS = (
     "max_steps",
     "max_errors",
     "timeout",
+    "call_timeout",
 )
 _USER_FIELDS = ("implementation", "model", "guidelines")
 _MAX_LISTED_TASKS = 3
@@ -200,6 +201,7 @@ def unrecorded_fields(baseline: Provenance, candidate: Provenance) -> str:
         for name in (*_COMPARED_FIELDS, "lock")
     }
     del values_by_field["suite"]  # only a name: the lock identifies the suite's content
+    del values_by_field["call timeout"]  # most agents have none
     values_by_field |= dict(_user_settings(baseline, candidate))
     if not (baseline.lock and candidate.lock):
         # A lock covers the policy. Without a lock, only the policy recorded in the file can be compared.

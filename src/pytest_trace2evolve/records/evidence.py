@@ -266,6 +266,8 @@ class Provenance(Record):
         policy: Digest of the policy's text if a foreign results file contains it.
         max_steps, max_errors: Step and error budgets of a simulation.
         timeout: Time limit of a simulation in seconds of wall-clock time.
+        call_timeout: Seconds that a project's own function had for each step, after which its simulation
+            fails. None for other agents: a simulation is lost, and not scored, if their answer is late.
         run_id: Id of the run that measured the evidence; for an extended baseline, of the first run.
         created_at: Time of that measurement (ISO 8601).
         replaces: For a baseline, digest of the evidence of the previous baseline.
@@ -289,6 +291,7 @@ class Provenance(Record):
     max_steps: int | None = None
     max_errors: int | None = None
     timeout: float | None = None
+    call_timeout: float | None = None
     run_id: str | None = None
     created_at: str | None = None
     replaces: str | None = None
@@ -297,11 +300,12 @@ class Provenance(Record):
     checks: dict[str, CheckOrigin] | None = None
 
     @model_serializer(mode="wrap")
-    def _omit_absent_checks(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent `checks`, so that evidence without checks keeps its form."""
+    def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out absent `checks` and `call_timeout`, so that evidence without them keeps its form."""
         record: dict[str, Any] = dump(self)
-        if record.get("checks") is None:
-            record.pop("checks", None)
+        for name in ("checks", "call_timeout"):
+            if record.get(name) is None:
+                record.pop(name, None)
         return record
 
     @property

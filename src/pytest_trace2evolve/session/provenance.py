@@ -2,6 +2,7 @@
 
 from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.evidence.draws import simulation_key
+from pytest_trace2evolve.models.settings import CALL_TIMEOUT
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
@@ -49,6 +50,7 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         max_steps=planned_suite.suite.max_steps,
         max_errors=planned_suite.suite.max_errors,
         timeout=planned_suite.suite.timeout,
+        call_timeout=None if plan.live is None else plan.live.call_timeout,
     )
     return provenance.model_copy(update={"checks": checks if provenance.is_conversational else None})
 
@@ -102,6 +104,7 @@ def trial_key(
             # A cassette's answers differ from those of a live model with the same settings.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
+            **({"call_timeout": live.call_timeout} if live.call_timeout not in (None, CALL_TIMEOUT) else {}),
             # A simulation drawn outside this split has no ledger entry, and could be picked for its result.
             **(
                 {"sealed": sealed_name}
