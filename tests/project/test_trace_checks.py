@@ -36,6 +36,14 @@ def test_checks_come_from_both_conftests_and_the_named_module(root: Path) -> Non
     assert ids(root) == ["top", "below", "named"]
 
 
+def test_the_settings_limit_the_time_of_a_check(root: Path) -> None:
+    name_module(root, "own_checks_limit", CHECK.format("named"))
+    (root / "pyproject.toml").write_text(
+        '[tool.trace2evolve]\nchecks = "own_checks_limit"\ncheck_timeout = 5\n'
+    )
+    assert Project(root, root / "suites").extensions.trace_checks["named"].timeout == 5
+
+
 def test_a_module_alone_needs_no_pytest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_trace2evolve.project.extensions.may_have_hooks", lambda *_: False)
     monkeypatch.setattr("pytest_trace2evolve.project.extensions.load_extensions", None)

@@ -1,6 +1,8 @@
 """Checks of one's own: their declaration, the view of a trace, and the meaning of their results."""
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,26 @@ def run(function: Callable[..., Any], messages: list[Message] = MESSAGES) -> Che
     declared: Any = t2e.check(id="one")(function)
     check: TraceCheck = declared.t2e_check
     return run_checks([check], simulation(messages), TASKS["close"], FakeWorld())["one"]
+
+
+def test_a_check_that_never_returns_is_an_error_and_is_not_called_again() -> None:
+    release, calls = threading.Event(), []
+
+    def stuck(trace: t2e.Trace) -> bool:
+        calls.append(len(trace))
+        release.wait()
+        return True
+
+    declared: Any = t2e.check(stuck)
+    check: TraceCheck = replace(declared.t2e_check, timeout=0.01)
+    try:
+        results = [run_checks([check], simulation(), TASKS["close"], FakeWorld())["stuck"] for _ in range(2)]
+    finally:
+        release.set()
+    assert [result.outcome for result in results] == [CheckOutcome.ERROR] * 2
+    assert results[0].reason.startswith("it did not return within 0.01 seconds (check_timeout")
+    assert "for an earlier simulation" in results[1].reason
+    assert calls == [len(MESSAGES)]
 
 
 # The view of a trace.

@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -110,8 +110,9 @@ def collect_trace_checks(
         ConfigError: the named module cannot be imported, or a name is taken; the message names both places.
     """
     modules = list(modules)
-    if (module_name := read_tool_settings(root).checks) is not None:
-        modules.append(_import_module(root, module_name))
+    settings = read_tool_settings(root)
+    if settings.checks is not None:
+        modules.append(_import_module(root, settings.checks))
     trace_checks: dict[str, TraceCheck] = {}
     for trace_check in (trace_check for module in modules for trace_check in checks_in(module)):
         location = short_location(trace_check.location, root)
@@ -129,7 +130,10 @@ def collect_trace_checks(
             if name in owners:
                 location = short_location(trace_check.location, root)
                 raise duplicate_name_error("check", name, owners[name], location)
-    return trace_checks
+    return {
+        name: replace(trace_check, timeout=settings.check_timeout)
+        for name, trace_check in trace_checks.items()
+    }
 
 
 def _import_module(root: Path, name: str) -> ModuleType:

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.trace_check import CHECK_TIMEOUT
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 FILE_NAME = "pyproject.toml"
@@ -29,17 +30,19 @@ class ToolSettings(Record):
         agent: The agent of suites that name no agent: an import path, a URL, or an agent's name.
         world: The import path of the world of suites that name no world.
         checks: The module with the project's own checks of traces.
+        check_timeout: The seconds that a check's function has for one simulation.
         redact: The file with further patterns of personal data that `trace2evolve import` replaces.
     """
 
     agent: str | None = None
     world: ImportPath | None = None
     checks: str | None = None
+    check_timeout: Annotated[float, Field(gt=0)] = CHECK_TIMEOUT
     redact: str | None = None
 
 
 def read_tool_settings(root: Path) -> ToolSettings:
-    """Read the settings of a project; without a file or a table, all are None.
+    """Read the settings of a project; without a file or a table, all have their defaults.
 
     Raises:
         ConfigError: the file is not TOML, or a setting is unknown or of the wrong type.

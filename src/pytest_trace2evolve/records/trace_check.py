@@ -26,6 +26,9 @@ ARGUMENTS = ("trace", "database")
 MAX_RUBRIC = 4_000
 """The maximum number of characters of a rubric."""
 
+CHECK_TIMEOUT = 60.0
+"""The default number of seconds that a check's function has for one simulation."""
+
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -52,6 +55,7 @@ class TraceCheck:
         function: The function that checks a trace; None for a judged check.
         rubric: The statement that a judge grades; empty for a function.
         location: The file and line of the declaration.
+        timeout: The seconds that the function has for one simulation.
     """
 
     id: str
@@ -59,6 +63,7 @@ class TraceCheck:
     function: Callable[..., Any] | None = None
     rubric: str = ""
     location: str = ""
+    timeout: float = CHECK_TIMEOUT
 
     @property
     def is_judged(self) -> bool:

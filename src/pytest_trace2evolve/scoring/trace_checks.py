@@ -1,8 +1,12 @@
 """Runs the project's own checks: their view of a trace, and the meaning of their results."""
 
 import contextlib
+import contextvars
+import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -224,7 +228,7 @@ def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> C
             else state.database()
             for name in check.arguments
         }
-        result = check.function(**values)
+        result = _call_in_thread(check, check.function, values)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # including `SystemExit` and pytest's outcome exceptions
@@ -233,6 +237,40 @@ def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> C
         )
         return CheckResult(CheckOutcome.ERROR, reason, cause=cause)
     return _read_result(check, result)
+
+
+class _CheckTimeoutError(Trace2EvolveError):
+    """A check's function did not return in time."""
+
+
+_stuck_functions: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Functions that did not return in time. They are not called again, so that a run ends."""
+
+
+def _call_in_thread(check: TraceCheck, function: Callable[..., Any], values: Mapping[str, Any]) -> object:
+    """Call a check's function in a thread that the run does not wait for after the check's timeout.
+
+    Raises:
+        _CheckTimeoutError: the function did not return, now or for an earlier simulation of this process.
+        BaseException: the function raised it.
+    """
+    problem = f"it did not return within {check.timeout:g} seconds (check_timeout in pyproject.toml)"
+    if function in _stuck_functions:
+        raise _CheckTimeoutError(f"{problem} for an earlier simulation")
+    outcome: Future[object] = Future()
+    context = contextvars.copy_context()
+
+    def call() -> None:
+        try:
+            outcome.set_result(context.run(function, **values))
+        except BaseException as error:  # whatever it is, the caller handles it
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, name=f"trace2evolve-check-{check.id}", daemon=True).start()
+    if not wait([outcome], check.timeout).done:
+        _stuck_functions.add(function)
+        raise _CheckTimeoutError(problem)
+    return outcome.result()
 
 
 def _read_result(check: TraceCheck, result: object) -> CheckResult:
