@@ -152,11 +152,17 @@ class AgentCodeError(ParticipantError):
     """An agent's own code raised an exception or returned no message, so the agent failed the simulation.
 
     Attributes:
+        cause: The beginning of the message, in words of this package or as the type of an exception. It
+            quotes nothing from a trace, so it may be shown for sealed splits.
         frames: The frames of the traceback, as text; empty if no exception was raised.
+
+    Args:
+        detail: The rest of the message, which may quote a trace.
     """
 
-    def __init__(self, message: str, frames: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, cause: str, detail: str = "", *, frames: str = "") -> None:
+        super().__init__(cause + detail)
+        self.cause = cause
         self.frames = frames
 
 

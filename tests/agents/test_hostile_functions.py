@@ -43,6 +43,22 @@ def make_raises(tools, candidate):
 def make_none(tools, candidate):
     return None
 
+def make_takes_more(tools, candidate, settings):
+    return lambda message: "x"
+
+def run_takes_nothing(tools, candidate):
+    class Agent:
+        def run(self): return "x"
+    return Agent()
+
+def run_is_builtin(tools, candidate):
+    return "milk".index
+
+def raises_type_error(tools, candidate):
+    def run(message):
+        return message + 1
+    return run
+
 def make_blocks(tools, candidate):
     note_pid("make_blocks")
     while True:
@@ -300,6 +316,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 FAILED = {
     "make_raises": "ValueError: no such model",
     "make_none": "bot:make_none returned NoneType; return an object with run(message)",
+    "make_takes_more": "bot:make_takes_more(tools, candidate) cannot be called: missing a required argument: "
+    "'settings'",
+    "run_takes_nothing": "run(message) cannot be called: too many positional arguments",
+    "run_is_builtin": "ValueError: substring not found",
+    "raises_type_error": 'TypeError: can only concatenate str (not "int") to str',
     "make_blocks": "TimeoutError: make gave no answer within 8 seconds (--t2e-call-timeout)",
     "make_exits": "SystemExit: 3",
     "exits": "SystemExit: bye",
@@ -314,7 +335,7 @@ FAILED = {
     "blocks": "TimeoutError: run gave no answer within 8 seconds (--t2e-call-timeout)",
     "spins": "TimeoutError: run gave no answer within 8 seconds (--t2e-call-timeout)",
     "recurses": "RecursionError: maximum recursion depth exceeded",
-    "prints_events": "the agent's process sent b'not an event', which is not an event",
+    "prints_events": "the agent's process sent a line that is not an event: b'not an event'",
     "stops_loop": "KeyboardInterrupt",
     "raises_badly": "Bad: its message cannot be shown (KeyError)",
 }
@@ -327,6 +348,31 @@ def test_an_agent_fails_its_simulation(outcomes: Outcomes, name: str) -> None:
     assert done.termination_reason == "agent_error"
     assert done.error_text.startswith(FAILED[name])
     assert "\n" not in done.error_text
+
+
+CAUSES = {
+    "make_raises": "ValueError",
+    "make_none": "bot:make_none returned NoneType; return an object with run(message), a callable, or an "
+    "agent of pydantic-ai, LangGraph or the OpenAI Agents SDK",
+    "make_takes_more": FAILED["make_takes_more"],
+    "run_takes_nothing": FAILED["run_takes_nothing"],
+    "run_is_builtin": "ValueError",
+    "raises_type_error": "TypeError",
+    "make_blocks": FAILED["make_blocks"],
+    "exits": "SystemExit",
+    "exits_at_once_0": "the agent's process ended with exit status 0",
+    "returns_bytes": FAILED["returns_bytes"],
+    "prints_events": "the agent's process sent a line that is not an event",
+}
+"""What is shown of an error for a sealed split: nothing that the agent wrote."""
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_cause_of_an_error_quotes_nothing(outcomes: Outcomes, name: str) -> None:
+    error = outcomes.first(name).agent_error
+    assert error is not None
+    assert error.shown_text(is_sealed=True) == CAUSES[name]
+    assert error.shown_text(is_sealed=False).startswith(FAILED[name])
 
 
 LOST = {

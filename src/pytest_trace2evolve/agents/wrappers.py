@@ -74,12 +74,12 @@ class _RunMethod:
     """Makes an object with a method `run` callable, and passes on its method `close` if there is one."""
 
     def __init__(self, agent: _HasRun) -> None:
-        self._agent = agent
+        self.run = agent.run
         if callable(close := getattr(agent, "close", None)):
             self.close = close
 
     def __call__(self, message: str) -> str | Awaitable[str]:
-        return self._agent.run(message)
+        return self.run(message)
 
 
 def wrapped(agent: Any, name: str) -> Run:

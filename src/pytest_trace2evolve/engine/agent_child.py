@@ -24,7 +24,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO
@@ -245,7 +245,9 @@ class Child:
                 return {"event": "no history"}
             history_argument["history"] = request["history"]
         configuration = Configuration(**request["candidate"])
-        agent = self._resolve(self._context.run(make, tools, configuration, **history_argument))
+        with _signature_errors(f"{request['agent']}(tools, candidate)", make, (tools, configuration)):
+            result = self._context.run(make, tools, configuration, **history_argument)
+        agent = self._resolve(result)
         from pytest_trace2evolve.agents.wrappers import wrapped
 
         try:
@@ -257,7 +259,9 @@ class Child:
     def _run(self, message: str) -> str:
         assert callable(self._agent)
         self._is_answering = True
-        reply = self._resolve(self._context.run(self._agent, message))
+        with _signature_errors("run(message)", getattr(self._agent, "run", self._agent), (message,)):
+            result = self._context.run(self._agent, message)
+        reply = self._resolve(result)
         if not isinstance(reply, str):
             raise UnusableResultError(f"run returned {type(reply).__name__}, not a text")
         if len(reply) > MAX_TEXT:
@@ -333,6 +337,27 @@ def _takes_history(make: Callable[..., Any]) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def _signature_errors(
+    call: str, function: Callable[..., Any], arguments: tuple[object, ...]
+) -> Iterator[None]:
+    """Report that a function does not take the arguments of a call, in words that quote none of them."""
+    try:
+        yield
+    except TypeError as error:
+        innermost_frame = traceback.extract_tb(error.__traceback__)[-1]
+        if innermost_frame.filename.startswith(str(Path(__file__).parents[1])):  # else the function ran
+            try:
+                signature = inspect.signature(function, follow_wrapped=False)
+            except (TypeError, ValueError):  # a callable without a signature
+                raise error from None
+            try:
+                signature.bind(*arguments)
+            except TypeError as bind_error:
+                raise UnusableResultError(f"{call} cannot be called: {bind_error}") from None
+        raise
+
+
 def import_path(path: str, folder: str | None = None) -> Any:
     """Import `package.module:attribute`.
 
@@ -378,13 +403,14 @@ def _failure(error: BaseException) -> dict[str, Any]:
     if len(text) > MAX_MESSAGE_LENGTH:
         text = f"{text[:MAX_MESSAGE_LENGTH]}… ({len(text)} characters)"
     if isinstance(error, UnusableResultError):
-        return {"event": "failed", "error": text, "frames": "", "network": False}
+        return {"event": "failed", "error": text, "detail": "", "frames": "", "network": False}
     frames = traceback.extract_tb(error.__traceback__)
     inner_indexes = [number for number, frame in enumerate(frames) if frame.filename == __file__]
     own_frames = frames[inner_indexes[-1] + 1 :] if inner_indexes else frames
     return {
         "event": "failed",
-        "error": f"{type(error).__name__}: {text}".rstrip(": "),
+        "error": type(error).__name__,
+        "detail": f": {text}".rstrip(": "),
         "frames": "".join(traceback.format_list(own_frames[-MAX_FRAMES:])),
         "network": is_network_error(error),
     }

@@ -94,12 +94,13 @@ async def _attribute_errors(name: str, call: Callable[[], Awaitable[T]], world: 
         is_world_error = isinstance(error, WorldError) and _is_raised_by(world, error)
         if is_cancellation or is_discarded or is_world_error or isinstance(error, _EXPECTED_ERRORS):
             raise
-        text = f"{type(error).__name__}: {_error_message(error)}".rstrip(": ")
+        cause, detail = type(error).__name__, f": {_error_message(error)}".rstrip(": ")
+        text = cause + detail
         if is_network_error(error):
             raise InfrastructureError(f"the agent's {name} could not reach a service: {text}") from error
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise InfrastructureError(f"the agent's {name} could not write to the disk: {text}") from error
-        raise AgentCodeError(text, _format_frames(error)) from error
+        raise AgentCodeError(cause, detail, frames=_format_frames(error)) from error
 
 
 def _is_running(task: asyncio.Task[object] | None) -> bool:

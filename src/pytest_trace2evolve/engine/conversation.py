@@ -297,6 +297,8 @@ def _build_simulation(
     }
     if error is not None:
         fields["info"] = {"error": storable_text(str(error))}
+        if isinstance(error, AgentCodeError):
+            fields["info"] |= {"cause": storable_text(error.cause)}
         if frames := getattr(error, "frames", ""):
             fields["info"] |= {"traceback": storable_text(frames)}
     return Simulation.model_validate(fields)
@@ -321,7 +323,8 @@ async def _request_agent_reply(agent: Agent, history: Sequence[Message]) -> Mess
     try:
         return storable_message(reply, "assistant")
     except ValueError as error:
-        raise AgentCodeError(f"respond returned {error}") from None
+        cause, separator, detail = str(error).partition(": ")
+        raise AgentCodeError(f"respond returned {cause}", separator + detail) from None
 
 
 def _check_user_reply(reply: Message) -> Message:

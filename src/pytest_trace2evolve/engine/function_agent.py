@@ -178,13 +178,14 @@ class Child:
         if exchange.failure is not None:
             raise exchange.failure
         if event["event"] == "failed" and event.get("stage") == "import":
-            raise InfrastructureError(f"{self._function.path} cannot be imported: {event['error']}")
+            raise InfrastructureError(f"{self._function.path} cannot be imported: {_error_text(event)}")
         if exchange.outage:
             raise InfrastructureError(f"the agent's model did not answer; {exchange.outage}")
         if event["event"] == "failed":
             if event["network"]:
-                raise InfrastructureError(f"the agent could not reach a service: {event['error']}")
-            raise AgentCodeError(storable_text(event["error"]), storable_text(event["frames"]))
+                raise InfrastructureError(f"the agent could not reach a service: {_error_text(event)}")
+            cause, detail, frames = (storable_text(event[name]) for name in ("error", "detail", "frames"))
+            raise AgentCodeError(cause, detail, frames=frames)
         return event
 
     async def check_import(self) -> None:
@@ -202,7 +203,7 @@ class Child:
         if event["event"] == "failed":
             frame_lines = event["frames"].strip().splitlines()
             location = f" ({frame_lines[0].strip()})" if frame_lines else ""
-            raise ConfigError(f"agent {path!r} cannot be imported: {event['error']}{location}")
+            raise ConfigError(f"agent {path!r} cannot be imported: {_error_text(event)}{location}")
 
     @property
     def import_request(self) -> dict[str, Any]:
@@ -255,7 +256,7 @@ class Child:
                 f"the agent's process was killed by signal {-status}; {self._describe_output()}"
             )
         ending = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return AgentCodeError(f"the agent's process ended with {ending}; {self._describe_output()}")
+        return AgentCodeError(f"the agent's process ended with {ending}", f"; {self._describe_output()}")
 
     def _describe_output(self) -> str:
         text = storable_text(self._streams.tail.decode("utf-8", "replace"))
@@ -321,7 +322,11 @@ def _parse_event(line: bytes) -> dict[str, Any]:
         event = json.loads(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             return event
-    raise AgentCodeError(f"the agent's process sent {line[:80]!r}, which is not an event")
+    raise AgentCodeError("the agent's process sent a line that is not an event", f": {line[:80]!r}")
+
+
+def _error_text(event: Mapping[str, Any]) -> str:
+    return f"{event['error']}{event['detail']}"
 
 
 class FunctionAgent(OwnAgent):
@@ -376,7 +381,7 @@ class FunctionAgent(OwnAgent):
             arguments = event.get("arguments")
             call_arguments = arguments if isinstance(arguments, dict) else {}
             return await self._calls([(None, str(event.get("name")), call_arguments)])
-        raise AgentCodeError(f"the agent's process sent an unexpected event {event['event'][:80]!r}")
+        raise AgentCodeError("the agent's process sent an unexpected event", f": {event['event'][:80]!r}")
 
     async def close(self) -> None:
         """Return the child process to the pool, or end it if the simulation ended in the middle of a turn."""

@@ -238,8 +238,8 @@ class HttpAgent(OwnAgent):
             answer = json.loads(response.content)
             if status < 300 and isinstance(answer, dict):
                 return answer
-        problem = f"answered {status}: {excerpt!r}" if status >= 300 else f"sent no JSON object: {excerpt!r}"
-        raise AgentCodeError(storable_text(f"{self.name} {problem}"))
+        problem = f"answered {status}" if status >= 300 else "sent no JSON object"
+        raise AgentCodeError(f"{self.name} {problem}", storable_text(f": {excerpt!r}"))
 
 
 def _results(history: Sequence[Message]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ class ItemResult:
         stop_reason: The reason why no further item can run; empty if further items can run.
         failure: The reason why the task failed, in one line; empty if it passed.
         failed_checks: The problems of the first failed trial, one per line; empty for sealed splits.
-        crash: The exception of the agent's code, in one line; empty if it raised none.
+        crash: The error of the agent, in one line; empty if there is none.
         frames: The traceback of the exception.
         trace: The last messages of the first failed trial, and the command that opens its trace.
         is_suspected: Whether the task may have failed by chance.

@@ -11,7 +11,7 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
-from pytest_trace2evolve.report.failure import failure_lines, fit_lines, message_lines
+from pytest_trace2evolve.report.failure import agent_error_line, failure_lines, fit_lines, message_lines
 from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
@@ -26,9 +26,6 @@ OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
 """Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
-
-MAX_CRASH_LENGTH = 500
-"""Maximum number of characters of an exception in an item's result."""
 
 
 def split_of(event: TaskDecided) -> str:
@@ -64,11 +61,11 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     trials = Trials(run.records)
     if trials.passes:
         return ItemResult(expected_failure=expected_failure, properties=properties)
-    crash_lines, frames = _crash_texts(run, is_open=is_open)
+    crash_line, frames = _crash_texts(run, is_open=is_open)
     return ItemResult(
         failure=_failure_text(trials, is_open=is_open),
         failed_checks="" if run.failure is None else _checks_text(run.failure, trials),
-        crash=crash_lines,
+        crash=crash_line,
         frames=frames,
         trace=_trace_text(event, run.failure, sealed_splits),
         is_suspected=is_suspected(plan, planned, split, run, event.task_id),
@@ -117,16 +114,12 @@ def _failure_text(trials: Trials, *, is_open: bool) -> str:
 
 
 def _crash_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:
-    """Return the exception of the agent's code, and its traceback; both are empty if there is none."""
-    if not run.crash:
+    """Return the error of the agent, and its traceback; both are empty if there is none."""
+    if run.agent_error is None:
         return "", ""
-    # The message may quote the task, so it is not shown for sealed splits; the code may be shown.
-    crash_text = run.crash if is_open else run.crash.partition(":")[0]
-    frames = fit_lines(reversed(sanitize(run.frames).rstrip().split("\n")), MAX_FRAMES_BYTES)
-    return (
-        f"the agent raised {sanitize_line(crash_text, MAX_CRASH_LENGTH)}",
-        "\n".join(reversed(frames.split("\n"))),  # the innermost frame is last, and is kept
-    )
+    line = agent_error_line(run.agent_error, is_sealed=not is_open)
+    frames = fit_lines(reversed(sanitize(run.agent_error.frames).rstrip().split("\n")), MAX_FRAMES_BYTES)
+    return line, "\n".join(reversed(frames.split("\n")))  # the innermost frame is last, and is kept
 
 
 def _checks_text(failure: Failure, trials: Trials) -> str:

@@ -1,6 +1,7 @@
 """Simulations (one run of one task) with their traces, in tau2's JSON shape."""
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -35,6 +36,25 @@ def _to_text_id(value: Any) -> Any:
 
 TextId = Annotated[str, BeforeValidator(_to_text_id)]
 """An id. A number in a file counts as its decimal text."""
+
+
+@dataclass(frozen=True)
+class AgentError:
+    """An error of an agent, which ended its simulation.
+
+    Attributes:
+        text: The error in one line, such as `Type: message` for an exception.
+        cause: The beginning of the text, which quotes nothing from a trace. Empty if it was not recorded.
+        frames: The frames of the exception's traceback, as text; empty if the agent raised none.
+    """
+
+    text: str
+    cause: str = ""
+    frames: str = ""
+
+    def shown_text(self, *, is_sealed: bool) -> str:
+        """The text, or only its cause if the task is in a sealed split."""
+        return (self.cause or "an error whose cause was not recorded") if is_sealed else self.text
 
 
 class Simulation(Tau2Record):
@@ -72,6 +92,16 @@ class Simulation(Tau2Record):
         """The exception of the agent's code, as `Type: message`, and the frames of its traceback."""
         frames = self._recorded_text("traceback")
         return (self.error_text, frames) if frames else None
+
+    @property
+    def agent_error(self) -> AgentError | None:
+        """The recorded error of the agent that ended the simulation; None if no error was recorded."""
+        if self.termination_reason != TerminationReason.AGENT_ERROR or not self.error_text:
+            return None
+        cause, frames = (self._recorded_text(name) for name in ("cause", "traceback"))
+        if frames and not cause:  # recorded by an older version
+            cause = self.error_text.partition(":")[0]
+        return AgentError(self.error_text, " ".join(cause.split()), frames)
 
     @property
     def redrawn_reason(self) -> str:

@@ -11,12 +11,16 @@ from rich.cells import cell_len, set_cell_size
 
 from pytest_trace2evolve.records.failure import ABSENT, DatabasePath, Difference, Failure
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.trace import AgentError
 from pytest_trace2evolve.report.formatting import format_count, shorten_middle
 from pytest_trace2evolve.scoring.failures import call_text
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 MAX_COLUMNS = 100
 """Maximum width of a line."""
+
+MAX_AGENT_ERROR_LENGTH = 500
+"""Maximum number of characters of the error of an agent."""
 
 MAX_PATH_COLUMNS = 44
 """Maximum width of the path of a value, if its line does not fit."""
@@ -52,6 +56,12 @@ def failure_lines(failure: Failure) -> Iterator[str]:
     for text in failure.check_errors:
         yield from _wrap(_MARK, text, MAX_ERROR_LINES)
     yield from _wrap(_MARK, failure.problem)
+
+
+def agent_error_line(error: AgentError, *, is_sealed: bool) -> str:
+    """Describe the error of an agent; for a sealed split, without anything that may quote the trace."""
+    text = sanitize_line(error.shown_text(is_sealed=is_sealed), MAX_AGENT_ERROR_LENGTH)
+    return f"the agent raised {text}" if error.frames else f"the agent failed: {text}"
 
 
 def message_lines(failure: Failure) -> Iterator[str]:

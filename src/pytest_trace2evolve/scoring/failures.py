@@ -62,8 +62,8 @@ def explain_failure(
     last_messages = tuple(trace[-MAX_MESSAGES:])
     criteria = task.evaluation_criteria
     if criteria is None or simulation.termination_reason not in REGULAR_ENDS:
-        # The agent's exception is shown with its traceback.
-        error_text = "" if simulation.crash else simulation.error_text
+        # An error of the agent is shown apart, for all splits.
+        error_text = "" if simulation.agent_error else simulation.error_text
         reason = f"ended early: {simulation.termination_reason}" + (f": {error_text}" if error_text else "")
         return Failure(trial, reason=_cut(reason), last_messages=last_messages)
     differences: list[Difference] = []

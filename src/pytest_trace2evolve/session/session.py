@@ -22,6 +22,8 @@ from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.task import natural_sort_key
+from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -53,12 +55,16 @@ from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_chec
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, judge_suite
 from pytest_trace2evolve.utils.files import ScratchFolder
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 _STOP_SECONDS = 30.0
 """Maximum wait in seconds for simulations to stop, because an agent may ignore its cancellation."""
+
+_MAX_ERROR_LENGTH = 200
+"""Maximum number of characters of an agent's error in a note."""
 
 _SCORER_THREADS = 8
 """Number of scoring threads if a judge is called over the network; without a judge, one thread is used."""
@@ -422,6 +428,7 @@ class Session:
             for outcome in outcomes
             if outcome.compared is not None and (note := outcome.compared.undeclared_model_note)
         ]
+        self.notes += self._agent_error_notes(runs)
         self.notes += self._check_failure_notes()
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(
@@ -439,6 +446,22 @@ class Session:
         )
         self._on_event(VerdictReached(run))
         return run
+
+    def _agent_error_notes(self, runs: Sequence[SuiteRun]) -> list[str]:
+        """Count the simulations that an error of the agent ended, and describe the first error."""
+        records = [record for suite_run in runs for record in suite_run.records]
+        count = sum(record.termination_reason == TerminationReason.AGENT_ERROR for record in records)
+        if not count:
+            return []
+        texts = (
+            error.shown_text(is_sealed=is_sealed_task(self.plan, suite_run.planned_suite, task_id))
+            for suite_run in runs
+            for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
+            if (error := run.agent_error) is not None
+        )
+        first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
+        first = f" (first: {first_text})" if first_text else ""
+        return [f"agent errors: {count} of {len(records)} simulations{first}"]
 
     def _check_failure_notes(self) -> list[str]:
         """Describe the simulations that the project's own checks have no result for."""

@@ -21,7 +21,7 @@ from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.records.trace import AgentError, Simulation, TerminationReason
 from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import breaches_in
@@ -51,8 +51,7 @@ class TaskRun:
         unfinished_reason: The reason why some trials of the task were not made; empty if all were made.
         fresh_trials: Fresh trials of both sides; None if none were made.
         unconfirmed_reason: The reason why a task that may have regressed has no fresh trials; else empty.
-        crash: The first exception of the agent's code, as `Type: message`.
-        frames: The frames of its traceback, as text.
+        agent_error: The first error of the agent that ended a trial; None if there is none.
         failure: The explanation of the first failed trial, if the task failed and its traces may be read.
     """
 
@@ -62,8 +61,7 @@ class TaskRun:
     unfinished_reason: str = ""
     fresh_trials: FreshTrials | None = None
     unconfirmed_reason: str = ""
-    crash: str = ""
-    frames: str = ""
+    agent_error: AgentError | None = None
     failure: Failure | None = None
 
     @property
@@ -224,7 +222,10 @@ class TaskRunner:
             )
             for trial, recorded_simulation in sorted(by_trial.items())
         ]
-        return TaskRun(tuple(records), left_out_reason=left_out_reason)
+        simulations = [by_trial[trial].simulation for trial in sorted(by_trial)]
+        return TaskRun(
+            tuple(records), left_out_reason=left_out_reason, agent_error=_first_agent_error(simulations)
+        )
 
     async def _make_trials(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
         task = self._world(planned_suite).tasks()[task_id]
@@ -236,15 +237,18 @@ class TaskRunner:
         trials = range(planned_suite.trials)
         jobs = [self._make_job(planned_suite, task, trial) for trial in trials]
         results = await self._gather_simulations(jobs, self.engine.make)
-        crashes = [result.crash for result in results if isinstance(result, Simulation) and result.crash]
-        crash, frames = crashes[0] if crashes else ("", "")
+        simulations = [result for result in results if isinstance(result, Simulation)]
         unfinished_reason = next((str(result) for result in results if isinstance(result, BudgetError)), "")
         records = [
             await self._run_in_thread(self._score_and_report, planned_suite, task, trial, result)
             for trial, result in zip(trials, results, strict=True)
             if not isinstance(result, BudgetError)
         ]
-        return TaskRun(tuple(records), unfinished_reason=unfinished_reason, crash=crash, frames=frames)
+        return TaskRun(
+            tuple(records),
+            unfinished_reason=unfinished_reason,
+            agent_error=_first_agent_error(simulations),
+        )
 
     async def _gather_simulations(
         self, jobs: Iterable[Job], make: Callable[[Job], Awaitable[Simulation]]
@@ -468,6 +472,10 @@ def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> 
         # The text of any exception must survive JSON.
         note=" ".join(note.encode("utf-8", "backslashreplace").decode().split())[:500],
     )
+
+
+def _first_agent_error(simulations: Iterable[Simulation]) -> AgentError | None:
+    return next((error for simulation in simulations if (error := simulation.agent_error)), None)
 
 
 def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> bool:
