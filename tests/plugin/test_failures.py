@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.plugin.items import ItemResult
+from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.session import trials
@@ -250,6 +252,85 @@ def test_a_sealed_split_says_what_opens_the_trace_and_what_that_costs(project: D
         "heldout is sealed, so no trace is shown; open it (the ledger records this, which ends clean "
         f"evidence): trace2evolve show {project.runs[-1].name} note"
     )
+
+
+UNUSABLE = """
+
+class Wrong(NopAgent):
+    async def respond(self, history):
+        return {"userword": 1}
+
+
+def pytest_t2e_agents(config):
+    return {"listed": lambda task, world, candidate, trial: (Wrong(), GoldUser(task))}
+"""
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_an_unusable_answer_is_explained_for_every_split(
+    project: DeskProject, distribution: tuple[str, ...]
+) -> None:
+    project.pytester.makeconftest(CONFTEST + UNUSABLE)
+    result = project.spawn("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off", *distribution)
+    reason = "the agent failed: respond returned dict, not a Message"
+    assert reason in explanation(result, "heldout::note")
+    lines = explanation(result, "discovery::opened")
+    assert lines[2:4] == ["E   ended early: agent_error", reason]
+    text = " ".join(result.stdout.str().split())
+    assert "agent errors: 14 of 14 simulations (first: respond returned dict, not a Message)" in text
+
+
+def test_the_report_counts_errors_without_the_words_of_a_sealed_trace(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vault(project, "heldout", capsys)
+    result = project.run("--candidate=v1", "--t2e-trials=3", "--t2e-gate=off")
+    result.stdout.fnmatch_lines(["note: agent errors: 1 of 24 simulations (first: ValueError)"])
+
+
+@pytest.fixture
+def development(project: DeskProject) -> DeskProject:
+    """A project whose tasks of `discovery` are in `development`."""
+    project.write("suites/desk.toml", SUITE.replace("discovery", "development"))
+    project.lock()
+    return project
+
+
+def accesses(project: DeskProject) -> list[tuple[str, str]]:
+    """Splits and tasks of the recorded accesses."""
+    entries = Ledger(project.root / "ledger").read().entries_by_time
+    return [(entry.split, entry.task) for entry in entries if isinstance(entry, Access)]
+
+
+def test_development_may_be_read_and_its_first_access_is_recorded(development: DeskProject) -> None:
+    for _ in range(2):
+        result = development.run("--candidate=v1", "--t2e-gate=off")
+        assert "E   tickets.T3.status: 'closed' != 'open'" in explanation(result, "development::opened")
+        assert "sealed" in "".join(explanation(result, "heldout::look"))
+    assert accesses(development) == [("development", "opened")]
+
+
+def test_a_task_that_was_shown_is_never_clean(development: DeskProject) -> None:
+    development.run("--candidate=v1", "--t2e-gate=off")
+    development.write(
+        "suites/desk.toml",
+        SUITE.replace('"look"]', '"look", "opened"]').replace('"opened", "free"', '"free"'),
+    )
+    development.lock()
+    development.baseline("v0")
+    development.run("--candidate=v1").stdout.fnmatch_lines(
+        ["heldout decides (not clean evidence):", "*traces of desk::heldout were read (task opened, *"]
+    )
+
+
+def test_an_access_that_cannot_be_recorded_shows_nothing(development: DeskProject) -> None:
+    development.write("ledger", "no folder")
+    lines = explanation(
+        development.run("--candidate=v1", "--t2e-gate=off", "-m", "development"), "development::opened"
+    )
+    assert "so nothing is shown; make the folder writable" in " ".join(lines)
+    assert "tickets.T3" not in "".join(lines)
+    assert "last messages:" not in lines
 
 
 def test_a_task_that_another_suite_seals_is_not_explained(project: DeskProject) -> None:

@@ -98,7 +98,7 @@ CAPABILITIES = Command(
         text_option(
             "--include-sealed",
             "SPLIT",
-            "also learn from this sealed split; the access is recorded (repeatable)",
+            "also learn from this split, which decides or guards; the access is recorded (repeatable)",
             action="append",
         ),
         SUITE_OPTION,

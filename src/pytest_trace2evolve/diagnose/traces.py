@@ -1,7 +1,7 @@
-"""Traces to learn from: the traces of runs and results files, without sealed splits.
+"""Traces to learn from: the traces of runs and results files, without splits that decide or guard.
 
 If capabilities were mined from the tasks that decide, the same scores would both choose and judge them. So
-tasks of sealed splits are left out. If such a split is named explicitly, the ledger records the access.
+tasks of splits that decide or guard are left out. If such a split is named explicitly, the ledger records the access.
 """
 
 import os
@@ -75,7 +75,7 @@ def gather_traces(
         worlds: Opens the world of the runs.
         project: The project whose suites say which tasks are sealed; None if there is no project.
         base_folder: The folder to which paths are relative.
-        splits: Sealed splits to include; the accesses are recorded.
+        splits: Splits that decide or guard to include; the accesses are recorded.
         suite: The suite to read, if runs have several.
         provider: The world's provider, for files that do not name one.
         check_world: Called with each file's name and its world before any trace is scored; raises if the
@@ -210,7 +210,7 @@ class _TraceFilter:
         self.splits: dict[str, tuple[SplitName, ...]] = {}
 
     def add(self, run: str, scored_trace: ScoredSimulation) -> None:
-        """Keep a trace unless its task is in a sealed split that was not named."""
+        """Keep a trace unless its task is in a split that decides or guards and was not named."""
         task = scored_trace.simulation.task_id
         if task not in self.splits:
             task_splits = (
@@ -218,14 +218,14 @@ class _TraceFilter:
             )
             self.splits[task] = tuple(task_splits)
         omitted_splits = [
-            split for _, split in self._sealed_splits(task) if split not in self._included_splits
+            split for _, split in self._deciding_splits(task) if split not in self._included_splits
         ]
         if omitted_splits:
             self._omitted_counts[omitted_splits[0]] += 1
         else:
             self.traces.append((run, scored_trace))
 
-    def _sealed_splits(self, task: str) -> list[SplitName]:
+    def _deciding_splits(self, task: str) -> list[SplitName]:
         """The splits of a task that decide or guard."""
         if self._project is None:
             return []
@@ -243,11 +243,11 @@ class _TraceFilter:
         ]
 
     def record_accesses(self, read_traces: Sequence[tuple[str, ScoredSimulation]]) -> None:
-        """Record accesses to sealed tasks in the ledger, before any of their content is shown."""
+        """Record accesses to tasks of splits that decide or guard, before any of their content is shown."""
         trials: dict[tuple[str, str], set[int]] = {}
         for run, scored_trace in read_traces:
             trials.setdefault((run, scored_trace.simulation.task_id), set()).add(scored_trace.record.trial)
         for (run, task), seen_trials in trials.items():
-            for split_name in self._sealed_splits(task):
+            for split_name in self._deciding_splits(task):
                 assert self._project is not None
                 record_access(self._project, split_name, self._domain, task, tuple(sorted(seen_trials)), run)

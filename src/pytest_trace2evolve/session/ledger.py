@@ -226,17 +226,37 @@ class ProjectLedger:
 
 
 def record_access(
-    project: Project, split_name: SplitName, domain: str, task: str, trials: tuple[int, ...], run: str
+    project: Project,
+    split_name: SplitName,
+    domain: str,
+    task: str,
+    trials: tuple[int, ...],
+    run: str,
+    *,
+    only_first: bool = False,
 ) -> None:
-    """Record that somebody opened trials of a task.
+    """Record that somebody opened trials of a task; with `only_first`, unless an access is recorded already.
 
     Raises:
         LedgerError: the entry could not be written, so nothing may be shown.
     """
     suite, split = split_name
     fields = {"domain": domain, "suite": suite, "split": split, "task": task, "trials": trials, "run": run}
+    make_entry = _dated_entry_maker(Access, who=user_name(), **fields)
+
+    def is_same(entry: DatedEntry) -> bool:
+        return isinstance(entry, Access) and (entry.domain, entry.suite, entry.split, entry.task) == (
+            domain,
+            suite,
+            split,
+            task,
+        )
+
     try:
-        Ledger(project.ledger_folder).append(_dated_entry_maker(Access, who=user_name(), **fields))
+        if only_first:
+            Ledger(project.ledger_folder).append_once(make_entry, is_same)
+        else:
+            Ledger(project.ledger_folder).append(make_entry)
     except OSError as error:
         raise LedgerError(
             f"{project.ledger_folder}: the access could not be recorded ({error.strerror or error}), so "

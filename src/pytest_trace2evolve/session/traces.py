@@ -75,6 +75,10 @@ def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitNa
             yield suite, split
 
 
+SEALED_ROLES = (Role.GATE, Role.GUARD)
+"""Roles of the splits whose traces stay unread, because candidates must not be fitted to them."""
+
+
 def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[SplitName]:
     """Return the sealed splits of the project that hold a task; its traces may be read if there are none.
 
@@ -86,6 +90,20 @@ def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[Spli
         for split, tasks in lock.splits.items()
         if lock.domain == domain and task in tasks and _is_sealed(project, split)
     ]
+
+
+def record_first_access(project: Project, domain: str, task: str, trial: int, run: str) -> None:
+    """Record that a run shows a trace of a task that may be read, if a split decides by the task.
+
+    Evidence of that split is never clean. The entry counts if the task is in a sealed split later. Only the
+    first access to a task can matter for that, so no others are recorded.
+
+    Raises:
+        LedgerError: the entry could not be written, so nothing may be shown.
+    """
+    for suite, split in splits_of_task(project, domain, task):
+        if project.splits[split].role is Role.DEVELOPMENT:
+            record_access(project, (suite, split), domain, task, (trial,), run, only_first=True)
 
 
 @dataclass(frozen=True)
@@ -146,18 +164,18 @@ def open_trace(
     if trial_number not in simulations:
         known_trials = ", ".join(map(str, sorted(simulations)))
         raise ConfigError(f"task {task!r} of {run} has no trial {trial_number}; it has {known_trials}")
-    sealed_splits, note = _sealed_splits(project, origin, domain, task)
+    recorded_splits, note = _recorded_splits(project, origin, domain, task)
     name = origin.run_id or path.name
-    for sealed_split in sealed_splits:
+    for recorded_split in recorded_splits:
         assert project is not None
-        record_access(project, sealed_split, domain, task, (trial_number,), name)
+        record_access(project, recorded_split, domain, task, (trial_number,), name)
     simulation = simulations[trial_number]
     return OpenedTrace(
         simulation,
         origin,
         name,
         tuple(sorted(simulations)),
-        tuple(sealed_splits),
+        tuple(recorded_splits),
         note,
         _broken_invariants(simulation, origin, project),
         _explain_failure(simulation, file.tasks[task], origin, project),
@@ -208,7 +226,7 @@ class FailedTask:
 
     Attributes:
         splits: The splits that hold the task.
-        is_sealed: Whether an access to the task's traces would be recorded.
+        is_sealed: Whether a sealed split holds the task.
         failed_trials, measured_trials: The number of failed trials, and of all measured trials.
         reward: The mean reward over the measured trials.
     """
@@ -288,7 +306,7 @@ def _failed_task(
 
 
 def _is_sealed(project: Project, split: str) -> bool:
-    return split not in project.splits or project.splits[split].role is not Role.REPORT
+    return split not in project.splits or project.splits[split].role in SEALED_ROLES
 
 
 def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
@@ -314,10 +332,13 @@ def _find_file(task: str, by_suite: Mapping[str, ResultsFile], run: str) -> Resu
     return by_suite[suites[0]]
 
 
-def _sealed_splits(
+def _recorded_splits(
     project: Project | None, origin: Provenance, domain: str, task: str
 ) -> tuple[Sequence[SplitName], str]:
-    """Return the sealed splits that hold a task, and a note that says why if there are none."""
+    """Return the splits of a task whose accesses are recorded, and a note that says why if there are none.
+
+    An access to a `development` split costs nothing. It counts if the task is in a sealed split later.
+    """
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
         reason = f"{project.lock_path} lacks" if project else "no project here has"
         raise ConfigError(
@@ -327,8 +348,9 @@ def _sealed_splits(
     if project is None:
         return (), "nothing was recorded: there is no project here"
     splits = list(splits_of_task(project, domain, task))
-    if sealed_splits := sealed_splits_of_task(project, domain, task):
-        return sealed_splits, ""
+    recorded_splits = [name for name in splits if project.splits[name[1]].role is not Role.REPORT]
+    if recorded_splits:
+        return recorded_splits, ""
     if splits:
         return (), f"nothing was recorded: {'::'.join(splits[0])} may be read"
     return (), f"nothing was recorded: no suite of {project.root.name} has the task"

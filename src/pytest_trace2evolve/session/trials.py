@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pytest_trace2evolve.engine.conversation import Assignment, Limits
 from pytest_trace2evolve.engine.engine import Engine, Job
-from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
+from pytest_trace2evolve.errors import BudgetError, EndpointError, LedgerError, LockError, StorageError
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY
@@ -33,7 +33,7 @@ from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
-from pytest_trace2evolve.session.traces import sealed_splits_of_task
+from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")
@@ -180,6 +180,11 @@ class TaskRunner:
         ):
             return run
         simulation, task, result = failed_trial
+        try:
+            domain, trial = planned_suite.suite.domain, simulation.trial or 0
+            record_first_access(self.plan.project, domain, task_id, trial, self.plan.run_id)
+        except LedgerError as error:
+            return replace(run, failure=Failure(trial, problem=str(error)))
         world = self._world(planned_suite)
         check_failures = [
             failure
