@@ -102,7 +102,7 @@ def test_no_regression_passes_an_edit_that_changes_nothing_where_hold_cannot(pro
     assert result.ret == 0
     result.stdout.fnmatch_lines(
         [
-            "heldout decides on development evidence:",
+            "heldout decides (not clean evidence):",
             "   no regression detected; could have detected a drop of * points",
             "PROMOTE: v2 shows no regression against v1 *",
         ]

@@ -197,7 +197,7 @@ def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
 
 
 def test_a_verdict_about_fixed_tasks_says_so() -> None:
-    told = "goal improve · for these tasks, not for tasks like these · α = 0.01667"
+    told = "goal improve · says nothing about other tasks · α = 0.01667"
     for estimand, is_told in ((Estimand.SUITE, True), (Estimand.TASKS, False), (None, False)):
         text = run_markdown(summary(VERDICT.model_copy(update={"estimand": estimand})))
         assert (told in text) is is_told

@@ -64,7 +64,7 @@ _CLAIM_TEXTS = {
 }
 """Texts for the claim of each goal, if it is shown and if it is open."""
 
-FIXED_TASKS_TEXT = "for these tasks, not for tasks like these"
+FIXED_TASKS_TEXT = "says nothing about other tasks"
 """The scope of a verdict with estimand `suite`."""
 
 Quote = Callable[[str], str]

@@ -271,13 +271,22 @@ def _print_verdict(
         or "all tasks"
     )
     decision_text = verdict.decision.value.upper() if verdict.decision and names_decision else ""
-    test_text = f" ({verdict.test_text}, level {verdict.alpha:.4f})" if verdict.look and verdict.alpha else ""
-    verb = "guards against harm" if is_of_guard else "decide" if verdict.split is None else "decides"
-    evidence_text = "" if is_of_guard else f" on {verdict.label.value} evidence{test_text}"
+    facts = []
+    if is_of_guard:
+        verb = "guards against harm"
+    else:
+        verb = "decide" if verdict.split is None else "decides"
+        if verdict.label is Label.CLEAN:
+            verb += " on clean evidence"
+        else:
+            facts.append("not clean evidence")
+        if verdict.look and verdict.alpha:
+            facts.append(f"{verdict.test_text}, level {verdict.alpha:.4f}")
     if verdict.estimand is Estimand.SUITE:
-        evidence_text += f", {FIXED_TASKS_TEXT}"
+        facts.append(FIXED_TASKS_TEXT)
+    facts_text = f" ({'; '.join(facts)})" if facts else ""
     page.print_line(
-        f"{split_name} {verb}{evidence_text}:" + (f" {decision_text}" if decision_text else ""),
+        f"{split_name} {verb}{facts_text}:" + (f" {decision_text}" if decision_text else ""),
         "bold",
     )
     lines = _guard_lines(verdict) if is_of_guard else _check_lines(verdict, baseline, is_verbose=is_verbose)
