@@ -1,7 +1,7 @@
 """Traces to learn from: the traces of runs and results files, without splits that decide or guard.
 
 If capabilities were mined from the tasks that decide, the same scores would both choose and judge them. So
-tasks of splits that decide or guard are left out. If such a split is named explicitly, the ledger records the access.
+tasks of splits that decide or guard are left out. If such a split is named, the ledger records the access.
 """
 
 import os

@@ -17,13 +17,13 @@ from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Draw, DrawOrigin, TracesEntry
 from pytest_trace2evolve.session.plan import SCRIPTED_AGENTS, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import (
-    LEDGER_ROLES,
     agent_settings,
     conditions_digest,
     provenance_of,
     tested_agent_digest,
     trial_key,
 )
+from pytest_trace2evolve.session.traces import SEALED_ROLES
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.files import remove_abandoned_files
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -172,7 +172,7 @@ class Draws:
     def is_drawn(self, suite: str, split: str) -> bool:
         """Return whether the run makes simulations of a gate or guard split with an unscripted agent."""
         planned_suite = self._plan.suites[suite]
-        is_ledger_split = self._plan.project.splits[split].role in LEDGER_ROLES
+        is_ledger_split = self._plan.project.splits[split].role in SEALED_ROLES
         return (
             is_ledger_split
             and planned_suite.recorded_runs is None

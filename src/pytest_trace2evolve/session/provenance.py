@@ -3,7 +3,6 @@
 from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.evidence.draws import simulation_key
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT
-from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
     SCRIPTED_USER,
@@ -17,7 +16,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.session.evidence_sources import file_provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.traces import sealed_splits_of_task
+from pytest_trace2evolve.session.traces import SEALED_ROLES, sealed_splits_of_task
 from pytest_trace2evolve.utils.canonical import digest
 
 
@@ -75,10 +74,6 @@ def user_settings(plan: Plan, planned_suite: PlannedSuite) -> Settings:
     return plan.live.user_settings().model_copy(update={"guidelines": planned_suite.guidelines})
 
 
-LEDGER_ROLES = (Role.GATE, Role.GUARD)
-"""Roles of the splits whose draws the ledger names, because candidates are judged on these splits."""
-
-
 def trial_key(
     plan: Plan, planned_suite: PlannedSuite, task: Task, trial: int, setup: CandidateSetup | None = None
 ) -> str:
@@ -118,7 +113,7 @@ def trial_key(
 def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> str:
     """Return the `suite::split` of a task if the ledger records the split's draws; otherwise empty text."""
     split = next((name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks), None)
-    if split is None or plan.project.splits[split].role not in LEDGER_ROLES:
+    if split is None or plan.project.splits[split].role not in SEALED_ROLES:
         return ""
     return f"{planned_suite.name}::{split}"
 

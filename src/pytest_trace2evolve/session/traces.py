@@ -76,7 +76,10 @@ def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitNa
 
 
 SEALED_ROLES = (Role.GATE, Role.GUARD)
-"""Roles of the splits whose traces stay unread, because candidates must not be fitted to them."""
+"""Roles of the splits on which candidates are judged, and to which they must not be fitted.
+
+Their traces stay unread, and the ledger records their draws.
+"""
 
 
 def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[SplitName]:
