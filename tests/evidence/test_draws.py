@@ -216,3 +216,20 @@ def test_losses_are_counted_by_runs(tmp_path: Path, store: DrawStore) -> None:
     assert store.count_losses(key) == 1
     opened(tmp_path, run="run-2").record_loss(key)
     assert store.count_losses(key) == 2
+
+
+def test_an_ended_draw_is_followed_by_a_new_one(tmp_path: Path, store: DrawStore) -> None:
+    store.put(store.draw_key("a"), simulation())
+    concurrent = opened(tmp_path, run="run-2")
+    concurrent.put(concurrent.draw_key("b"), simulation())
+    store.end()
+    # The runs that use the draw continue with it, also in another process.
+    assert opened(tmp_path).id == opened(tmp_path, run="run-2").id == store.id
+    later = opened(tmp_path, run="run-3")
+    assert later.id != store.id
+    assert not later.has(later.draw_key("a"))
+    later.put(later.draw_key("a"), simulation())
+    assert opened(tmp_path, run="run-4").id == later.id
+    later.end()
+    assert opened(tmp_path, run="run-4").id not in (store.id, later.id)
+    assert [*concurrent.find_problems(), *later.find_problems()] == []

@@ -22,6 +22,7 @@ from pytest_trace2evolve.session.verdicts import combine_with_ledger
 from tests.ledger_helpers import ROOT, at, judged
 
 KEPT, FRESH, PLAYED, UNSTORED = DrawOrigin.KEPT, DrawOrigin.FRESH, DrawOrigin.PLAYED, DrawOrigin.UNSTORED
+RESUMABLE = DrawOrigin.RESUMABLE
 
 
 def drawn(minutes: float, name: str, **further: Any) -> Draw:
@@ -72,6 +73,8 @@ def test_without_another_draw_nothing_changes() -> None:
         ({"gated": False}, False),
         ({"whole": False}, False),
         ({"made": UNSTORED, "gated": False}, False),
+        ({"made": RESUMABLE, "gated": False}, False),
+        ({"made": RESUMABLE, "whole": False}, True),  # it could have been resumed as a whole run
         ({"lock": "lock-2"}, False),
         ({"split": "transfer"}, False),
         ({"candidate": ContentVersion(id="v2", digest="text of v2")}, False),  # it makes the claim test 2

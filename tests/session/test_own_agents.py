@@ -189,9 +189,46 @@ def test_a_killed_run_pays_nothing_twice(project: Project, server: ChatServer) -
     project.assert_no_process_is_left()
     distinct = {json.dumps(request, sort_keys=True) for request in server.requests}
     assert server.count.served == len(distinct) == REQUESTS
-    # Nothing is left to do.
-    assert "3 passed" in project.run(server, "v0", OFF).text
-    assert server.count.served == REQUESTS
+    # The run has made all its simulations, so another run makes new ones.
+    done = project.run(server, "v0", OFF)
+    assert "3 passed" in done.text, done.text
+    assert server.count.served == 2 * REQUESTS
+
+
+def test_a_change_outside_the_code_is_measured_and_more_trials_continue_a_test(
+    project: Project, server: ChatServer
+) -> None:
+    project.write("suites/hotel.toml", 'estimand = "suite"\n[splits]\nheldout = { tasks = "tasks.yaml" }\n')
+    assert project.sessions.run(project.root, "trace2evolve", "lock").status == 0
+    project.candidate("v1", "parent: v0", text="Be quick.")
+    project.run(server, "v0", OFF, "--t2e-trials=1", "--t2e-save-baseline=v0")
+    first = project.run(server, "v1", "--t2e-trials=1")
+    assert "INCONCLUSIVE" in first.text, first.text
+    repeat = project.run(server, "v1", "--t2e-trials=1")
+    assert "3 simulations to make, 3 finished before" not in repeat.text
+    project.run(
+        server, "v0", OFF, "--t2e-trials=2", "--t2e-save-baseline=v0", "--t2e-baseline-mode=update"
+    )
+    project.run(server, "v1", "--t2e-trials=2", "-k", "cancel-10")  # ends without a verdict, and so counts
+    n_served = server.count.served
+    project.run(server, "v1", "--t2e-trials=2")
+    assert server.count.served == n_served + 2 * REQUESTS
+    done = project.sessions.run(project.root, "trace2evolve", "ledger", "--json")
+    (split,) = json.loads(done.text)["splits"]
+    verdicts = [entry for entry in split["entries"] if entry["kind"] == "evaluation"]
+    assert [(entry["look"], entry["analysis"], bool(entry["repeats"])) for entry in verdicts] == [
+        (1, 1, False),
+        (1, 1, True),
+        (1, 3, False),
+    ]
+    draws = [entry for entry in split["entries"] if entry["kind"] == "draw"]
+    assert {entry["made"] for entry in draws} == {"resumable"}
+    assert len({entry["draw"] for entry in draws}) == len(draws) == 6
+    # The agent behaves differently, although neither its code nor its candidate changed.
+    with ChatServer(lambda request: Reply("Done: it is settled. Goodbye.")) as broken:
+        done = project.run(broken, "v1", "--t2e-trials=2", "--t2e-goal=no-regression")
+        assert broken.count.served > 0
+    assert "DISCARD" in done.text, done.text
 
 
 def test_an_interrupted_run_leaves_no_process(project: Project, server: ChatServer) -> None:

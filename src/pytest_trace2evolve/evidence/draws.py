@@ -7,6 +7,8 @@ The simulations of one candidate by one agent are a draw. The first simulation o
 a second simulation would let a run choose between the two. An account next to the store lists every
 simulation with the digest of its file. Each line also carries a digest of itself and all lines before it,
 which reveals simulations that were deleted, replaced, edited or added by hand.
+
+A draw can be ended. Later runs then begin a new draw, whose account has a name derived from the ended one.
 """
 
 import contextlib
@@ -229,6 +231,11 @@ class DrawStore(SimulationStore):
         self._read_account()
         return len(self._account.losing_runs.get(key, ()))
 
+    def end(self) -> None:
+        """End the draw, so that a run that has not used it yet begins a new one."""
+        with self._lock_account():
+            self._account.append({"ended": self._account.draw, "run": self._run})
+
     def find_problems(self) -> Iterator[str]:
         """Read all stored simulations and journals, and yield one line per problem."""
         try:
@@ -294,9 +301,13 @@ class DrawStore(SimulationStore):
             yield
 
     def _read_account(self) -> None:
-        """Read the account, or begin it if it does not exist."""
+        """Read the account, or begin it if it does not exist. The first call skips ended draws."""
         with self._mutex:
+            is_first = not self._account.draw
             self._account.read()
+            while is_first and self._account.is_ended and self._run not in self._account.runs:
+                self._account = self._account.successor()
+                self._account.read()
 
 
 def open_draws(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
@@ -319,6 +330,8 @@ class _Account:
         begun_keys: Keys of simulations that were begun.
         file_digests: Digests of the files of stored simulations, by key.
         losing_runs: The runs that lost a simulation, by key.
+        runs: The runs that began, made, lost or ended anything.
+        is_ended: Whether the draw has ended.
         chain: The digest of all lines read.
         chains: The digests up to each line, including `chain`.
     """
@@ -329,11 +342,17 @@ class _Account:
         self.begun_keys: set[str] = set()
         self.file_digests: dict[str, str] = {}
         self.losing_runs: dict[str, set[str]] = {}
+        self.runs: set[str] = set()
+        self.is_ended = False
         self.chain = ""
         self.chains: set[str] = set()
         self._identity = identity
         self._offset = 0
         self._count = 0
+
+    def successor(self) -> "_Account":
+        """The account of the draw that follows this ended one."""
+        return _Account(self.path.with_name(f"{digest([self.draw])}.jsonl"), self._identity)
 
     def read(self) -> None:
         """Read the lines that were appended, or write the first line if the file does not exist.
@@ -392,6 +411,8 @@ class _Account:
         self._count, self._offset = number, self._offset + len(line)
         self.chain = chain
         self.chains.add(chain)
+        if "run" in entry:
+            self.runs.add(entry["run"])
         if "draw" in entry:
             self.draw = str(entry["draw"])
         elif "made" in entry:
@@ -400,6 +421,8 @@ class _Account:
             self.begun_keys.add(entry["begun"])
         elif "lost" in entry:
             self.losing_runs.setdefault(entry["lost"], set()).add(entry["run"])
+        elif "ended" in entry:
+            self.is_ended = True
 
     def _damage_error(self, problem: str) -> ResultsError:
         return ResultsError(

@@ -26,6 +26,10 @@ from pytest_trace2evolve.records.ledger import (
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 
+_OWN_AGENTS = (DrawOrigin.RESUMABLE, DrawOrigin.UNSTORED)
+"""Origins of draws of a project's own agents, which each run makes anew."""
+
+
 class FrozenCandidate(Protocol):
     """The properties of a candidate on which its evidence label depends."""
 
@@ -311,12 +315,12 @@ class _SplitHistory:
             if draw.draw not in self.judged_draw_ids | {claim.draw_id}
             and (draw.made is DrawOrigin.KEPT or (draw.made is not DrawOrigin.PLAYED and draw.whole))
         ]
-        if claim.baseline_run in {draw.run for draw in baseline_draws if draw.made is DrawOrigin.UNSTORED}:
+        if claim.baseline_run in {draw.run for draw in baseline_draws if draw.made in _OWN_AGENTS}:
             saving_runs = self._runs_with_unused_baseline(own_verdicts) - {claim.baseline_run}
             unused_baseline_draws = [
                 draw
                 for draw in unused_baseline_draws
-                if draw.made is not DrawOrigin.UNSTORED or draw.run in saving_runs
+                if draw.made not in _OWN_AGENTS or draw.run in saving_runs
             ]
         else:
             unused_baseline_draws = unused_baseline_draws[:-1]
@@ -336,7 +340,9 @@ class _SplitHistory:
     def _could_be_judged(self, draw: Draw) -> bool:
         if draw.made in (DrawOrigin.KEPT, DrawOrigin.CACHED, DrawOrigin.PLAYED) or self.claim.is_recorded_run:
             return True
-        return draw.gated and draw.whole and draw.draw not in self.judged_draw_ids
+        # A narrowed run that was interrupted can be resumed as a whole run.
+        is_complete = draw.whole or draw.made is DrawOrigin.RESUMABLE
+        return draw.gated and is_complete and draw.draw not in self.judged_draw_ids
 
     def _runs_with_unused_baseline(self, own_verdicts: Collection[Evaluation]) -> set[str]:
         """The runs that saved a baseline of the suite that no test used.

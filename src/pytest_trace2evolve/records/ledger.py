@@ -181,6 +181,8 @@ class DrawOrigin(StrEnum):
     """Like `fresh`, with answers that later runs may take from the cache."""
     PLAYED = "played"
     """Played from a cassette."""
+    RESUMABLE = "resumable"
+    """Made by the project's own agent, and read only by runs that resume an interrupted run."""
     UNSTORED = "unstored"
     """Made by an agent whose simulations are not stored, so each run makes its own."""
 

@@ -250,7 +250,9 @@ class CaseRunner:
         plan = self._plan
         if plan.live is None or plan.is_fresh:
             return None
-        agent = digest(plan.live.agent_settings().model_dump(mode="json"))
+        record = plan.live.agent_settings().model_dump(mode="json")
+        # Nothing can prove that the project's own agent still behaves as in an earlier run.
+        agent = digest(record if plan.live.function is None else [record, plan.run_id])
         identity = (plan.candidate.digest, agent, "pressure tests")
         return DrawStore(plan.project.finished_folder, plan.project.draws_folder, identity, plan.run_id)
 

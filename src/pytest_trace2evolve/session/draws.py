@@ -45,6 +45,7 @@ class Draws:
             SimulationStore(scratch_folder / "fresh") if scratch_folder is not None else None
         )
         self._stores: dict[tuple[str, str, str], DrawStore] = {}
+        self._own_agent_draws: set[tuple[str, str, str]] = set()
         self._splits = {
             (name, task_id): split
             for name, planned_suite in plan.suites.items()
@@ -133,6 +134,18 @@ class Draws:
         store = self._store(suite, baseline=False)
         return any(store.count_losses(self.location_of(suite, task_id, trial).key) > 1 for trial in trials)
 
+    def end(self) -> None:
+        """End the draws of the project's own agents, so that later runs make new ones.
+
+        Nothing can prove that such an agent still behaves alike, so its simulations only serve to resume.
+
+        Raises:
+            OSError, ResultsError: as in `draw_id`.
+        """
+        for identity, store in self._stores.items():
+            if identity in self._own_agent_draws:
+                store.end()
+
     def find_problems(self) -> Iterator[str]:
         """Yield a line for each problem in the stored simulations that the run would read.
 
@@ -187,10 +200,12 @@ class Draws:
         """
         world, live = planned_suite.identity.world, self._plan.live
         agent = None if live is None or live.function is None else live.function.code
-        if any(code is not None and code.unknown for code in (world, agent)):
-            return DrawOrigin.UNSTORED
-        is_cached = live is not None and live.uses_cache and self.origin is DrawOrigin.FRESH
-        return DrawOrigin.CACHED if is_cached else self.origin
+        is_unknown = any(code is not None and code.unknown for code in (world, agent))
+        origin = DrawOrigin.UNSTORED if is_unknown else self.origin
+        if origin is DrawOrigin.KEPT and live is not None and live.function is not None:
+            origin = DrawOrigin.RESUMABLE
+        is_cached = live is not None and live.uses_cache and origin in (DrawOrigin.FRESH, DrawOrigin.RESUMABLE)
+        return DrawOrigin.CACHED if is_cached else origin
 
     def _append_draw(self, suite: str, split: str) -> None:
         plan = self._plan
@@ -203,7 +218,7 @@ class Draws:
             "agent": tested_agent_digest(plan, provenance_of(plan, planned_suite)),
             "draw": self.draw_id(suite),
             "made": self._draw_origin(planned_suite),
-            "gated": plan.policy is not None and planned_suite.baseline is not None,
+            "gated": self._is_gated(planned_suite),
             "whole": all(
                 (suite, task_id) in self._selected_tasks for task_id in planned_suite.lock.splits[split]
             ),
@@ -221,6 +236,9 @@ class Draws:
 
         Ledger(plan.project.ledger_folder).append_once(make_entry, is_same)
 
+    def _is_gated(self, planned_suite: PlannedSuite) -> bool:
+        return self._plan.policy is not None and planned_suite.baseline is not None
+
     def _store(self, suite: str, *, baseline: bool) -> DrawStore:
         plan = self._plan
         setup = plan.setup_of(suite, baseline=baseline)
@@ -229,7 +247,13 @@ class Draws:
         is_unknown = settings.code is not None and bool(settings.code.unknown)
         record = settings.model_dump(mode="json")
         agent = digest([record, plan.run_id] if is_unknown else record)
-        identity = (setup.candidate.digest, agent, conditions_digest(plan, plan.suites[suite]))
+        conditions = conditions_digest(plan, plan.suites[suite])
+        if setup.live.function is not None and self._is_gated(plan.suites[suite]):
+            # A gated run must not choose among interrupted runs without a gate, which the ledger does not count.
+            conditions = digest([conditions, "gated"])
+        identity = (setup.candidate.digest, agent, conditions)
+        if setup.live.function is not None:
+            self._own_agent_draws.add(identity)
         if identity not in self._stores:
             project = plan.project
             self._stores[identity] = DrawStore(

@@ -21,6 +21,7 @@ from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
+from pytest_trace2evolve.records.budget import SimulationState
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import TerminationReason
@@ -434,6 +435,8 @@ class Session:
         has_saved_baselines = self._store_results(
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
         )
+        if not stop_reason and not self.refusal and not self.engine.totals().states.get(SimulationState.LOST):
+            self._draws.end()
         if stop_reason and not self.plan.is_fresh and self.plan.live is not None:
             self.notes.append("finished simulations are kept; rerun the same command to resume")
         run = Run(
