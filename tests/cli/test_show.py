@@ -85,6 +85,38 @@ def test_a_failed_task_names_the_checks_that_failed(run: Path, capsys: pytest.Ca
     assert "reward: 0" in lines
 
 
+@pytest.mark.parametrize(
+    ("reward", "components", "failed"),
+    [
+        (1.0, {"ENV_ASSERTION": 1.0}, []),
+        (0.0, {"ENV_ASSERTION": 0.0}, ["failed: env assertion gone {}"]),
+        (0.0, {"DB": 0.0}, ["failed: the database is not in the required end state"]),
+    ],
+)
+def test_only_checks_that_count_explain_a_failure(
+    run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reward: float,
+    components: dict[str, float],
+    failed: list[str],
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    info = {
+        "reward": reward,
+        "reward_breakdown": components,
+        "db_check": {"db_match": False, "db_reward": 0.0},
+        "env_assertions": [{"env_assertion": {"func_name": "gone", "arguments": {}}, "met": False}],
+    }
+    plain_file(run, elsewhere / "runs.json", reward_info=info)
+    status, lines, errors = shown(capsys, "runs.json", "close")
+    assert status == 0, errors
+    assert f"reward: {reward:g}" in lines
+    assert [line for line in lines if line.startswith("failed:")] == failed
+
+
 def test_a_task_that_may_be_read_leaves_no_entry(
     run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.report.failure import failure_lines
@@ -35,13 +36,13 @@ _STYLES = {"system": "dim", "assistant": "bold cyan", "user": "bold magenta", "t
 _INDENT = "    "
 
 _RECORDED_CHECKS = (
-    ("env_assertions", "met", "env_assertion"),
-    ("action_checks", "action_match", "action"),
-    ("forbidden_calls", "met", "call"),
-    ("communicate_checks", "met", "info"),
-    ("nl_assertions", "met", "nl_assertion"),
+    ("env_assertions", "met", "env_assertion", RewardBasis.ENV_ASSERTION),
+    ("action_checks", "action_match", "action", RewardBasis.ACTION),
+    ("forbidden_calls", "met", "call", RewardBasis.ACTION),
+    ("communicate_checks", "met", "info", RewardBasis.COMMUNICATE),
+    ("nl_assertions", "met", "nl_assertion", RewardBasis.NL_ASSERTION),
 )
-"""Lists of recorded checks: the key, the field with the outcome, and the field with the requirement."""
+"""Lists of recorded checks: the key, the fields with the outcome and the requirement, and the component."""
 
 
 _CHECK_TEXTS = {
@@ -161,7 +162,8 @@ def _to_json(value: object) -> str:
 def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tuple[str, str]]:
     """Yield the recorded outcome of a simulation, as lines with styles.
 
-    The recorded checks that failed are left out if the failure is explained after the outcome.
+    The recorded checks that failed are left out if the failure is explained after the outcome, if the trial
+    passed, or if they do not count for the reward.
     """
     info = simulation.reward_info or {}
     own_info = _as_mapping(_as_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK_KEY))
@@ -178,9 +180,11 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
         yield "components: " + ", ".join(f"{name} {value}" for name, value in components.items()), ""
     if is_explained:
         return
-    failed_checks = list(_failed_checks(info))
-    for text in failed_checks:
-        yield f"failed: {text}", "red"
+    failed_checks = {text: component for component, text in _failed_checks(info)}
+    if reward is None or reward < 1.0:
+        for text, component in failed_checks.items():
+            if not components or component in components:
+                yield f"failed: {text}", "red"
     if not failed_checks and info:
         yield "all recorded checks passed", ""
     for name, result in _as_mapping(own_info.get("checks")).items():
@@ -190,17 +194,18 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
             yield f"check {name} {text}" + (f": {reason}" if isinstance(reason, str) else ""), style
 
 
-def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:
+def _failed_checks(info: Mapping[str, Any]) -> Iterator[tuple[RewardBasis, str]]:
+    """Yield the component and the text of each recorded check that failed."""
     if _as_mapping(info.get("db_check")).get("db_match") is False:
-        yield "the database is not in the required end state"
+        yield RewardBasis.DB, "the database is not in the required end state"
     nested_checks = {"forbidden_calls": _as_mapping(info.get("info")).get("forbidden_calls")}
-    for key, outcome_field, requirement_field in _RECORDED_CHECKS:
+    for key, outcome_field, requirement_field, component in _RECORDED_CHECKS:
         for check in _dict_items(nested_checks.get(key, info.get(key))):
             if check.get(outcome_field) is False:
                 reason = check.get("justification")
                 detail = f" ({reason})" if isinstance(reason, str) and reason else ""
                 kind = key.rstrip("s").replace("_", " ")
-                yield f"{kind} {_requirement_text(check.get(requirement_field))}{detail}"
+                yield component, f"{kind} {_requirement_text(check.get(requirement_field))}{detail}"
 
 
 def _requirement_text(value: object) -> str:
