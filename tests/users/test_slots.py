@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,31 @@ def test_the_reactions_fit_the_messages() -> None:
 def test_the_reactions_fit_messages_that_the_rules_were_not_made_from() -> None:
     assert len(HELD_OUT) == 30
     assert accuracy(HELD_OUT) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("goal", "proposal", "agrees"),
+    [
+        ("Move my booking B4 to Monday.", "Shall I change booking B4 to Monday?", True),
+        ("Move my booking B4 to Monday.", "Shall I reschedule your booking B4 to Monday?", True),
+        ("Move my booking B4 to Monday.", "Shall I change booking B4 to Tuesday?", False),
+        ("Move my booking B4 to Monday.", "Shall I change booking B5 to Monday?", False),
+        ("Move my booking B4 to Monday.", "Shall I change booking B4?", False),
+        ("Move my booking B4 to Monday.", "Shall I change booking B4 to a suite on Monday?", False),
+        ("Move my booking B4 to Monday.", "Shall I cancel booking B4 on Monday?", False),
+        ("I want to move B4 to 2025-06-03.", "Shall I change B4 to 2025-06-03?", True),
+        ("I want to move B4 to 2025-06-03.", "Shall I change B4 to 2025-06-04?", False),
+        ("I want to move B4 to June 3.", "Shall I change B4 to June 4?", False),
+        ("Cancel my booking B4.", "Shall I call off booking B4?", True),
+        ("Cancel my booking B4.", "Shall I move booking B4?", False),
+        ("Reserve a table for two on Friday.", "Shall I make a reservation for two on Friday?", True),
+        ("Make a booking for two on Friday.", "Shall I reserve a table for two on Friday?", True),
+        ("Make a booking for two on Friday.", "Shall I reserve a table for two on Saturday?", False),
+        ("Upgrade my plan to Plus.", "Shall I downgrade your plan to Plus?", False),
+    ],
+)
+def test_synonyms_of_the_same_action_are_agreed_to(goal: str, proposal: str, agrees: bool) -> None:
+    assert SlotUser(SlotScript(goal=goal, opening=goal)).agrees_to(proposal) is agrees
 
 
 def talk(script: SlotScript, texts: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ conversation always ends, whatever the agent does.
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, USER_STOP_MARKS, Message
@@ -44,7 +44,8 @@ _VERBS: Mapping[str, "re.Pattern[str]"] = {
         "unblock": r"unblock\w*|unlock\w*|(?:re)?activat(?:e|ed|ing)",
         "return": r"return(?:ed|ing)?|sen[dt](?:ing)? back",
         "refund": r"refund(?:ed|ing)?|reimburs\w*|money back",
-        "book": r"book(?:ed)?|reserv(?:e|ed|ing)|schedul(?:e|ed|ing)",
+        "book": r"book(?:ed)?|reserv(?:e|ed|ing)|schedul(?:e|ed|ing)"
+        r"|mak(?:e|ing) (?:a|an|the|this|that|your|my) (?:booking|reservation|appointment)",
         "order": r"order(?:ed|ing)|order (?:a|an|the|some|another|new|one|two|me|you|it)|buy\w*"
         r"|purchas(?:e|ed|ing)",
         "add": r"add(?:ed|ing)?|subscrib\w*|enrol\w*|sign (?:me|you )?up",
@@ -62,6 +63,9 @@ _VERBS: Mapping[str, "re.Pattern[str]"] = {
 
 _CHANGE_VERBS = frozenset({"move", "change", "upgrade", "downgrade", "switch", "book"})
 """Verbs that may mean the same if the proposal also names a value that the user wants."""
+
+_SYNONYMS = frozenset({"move", "change", "switch"})
+"""Verbs that mean the same if the proposal also names the result that the goal names, and nothing else."""
 
 _IDENTITY = re.compile(
     r"name|mail|phone|birth|address|zip|post|pin|password|(?:^|_)(?:id|number|code|reference)$"
@@ -130,7 +134,12 @@ class SlotUser:
         topic = " ".join(script.agrees_to) if script.agrees_to else f"{script.goal} {script.opening}"
         self._topic = {_stem(word) for word in _content_words(topic)}
         self._verbs = _verbs_in(topic)
+        self._target = _target_words(script.goal)
         self._id_shapes = {_shape(word) for word in self._known_words if _is_id(word)}
+
+    def agrees_to(self, proposal: str) -> bool:
+        """Whether the user says yes to a proposal, such as "Shall I cancel B17?"."""
+        return self._fits(proposal, find_questions(proposal))
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The user's next message."""
@@ -210,9 +219,9 @@ class SlotUser:
             is_wanted = bool(verbs & self._verbs) or bool(
                 {_stem(word) for word in content} & self._agreed_stems()
             )
-            return is_wanted or (
-                bool(verbs & _CHANGE_VERBS and self._verbs & _CHANGE_VERBS) and self._names_wanted(text)
-            )
+            if is_wanted or (verbs <= _SYNONYMS and self._verbs & _SYNONYMS and self._restates_goal(content)):
+                return True
+            return bool(verbs & _CHANGE_VERBS and self._verbs & _CHANGE_VERBS) and self._names_wanted(text)
         is_reference = not content or _REFERENCE.search(asked_text)
         if is_reference:
             # "Do you want that one?" is about the sentences before it.
@@ -227,6 +236,11 @@ class SlotUser:
             for name, value in self._script.knows.items()
             if not _IDENTITY.search(name)
         )
+
+    def _restates_goal(self, content: Collection[str]) -> bool:
+        """Whether a proposal names the result that the goal names, and otherwise only known words."""
+        unknown_words = [word for word in content if word not in self._known_words and not _verbs_in(word)]
+        return bool(self._target) and self._target <= set(content) and not unknown_words
 
     def _agreed_stems(self) -> set[str]:
         """Stems of the words that `agrees_to` names."""
@@ -315,6 +329,13 @@ def _verbs_in(text: str) -> frozenset[str]:
 
 def _content_words(text: str) -> list[str]:
     return [word for word in (token.lower() for token in _WORD.findall(text)) if word not in _PROCEDURAL]
+
+
+def _target_words(goal: str) -> set[str]:
+    """The words of the result that a goal names, such as Monday in "Move B4 to Monday."."""
+    parts = re.findall(r"\bto ((?:(?!\bto\b)[^.,;:!?])+)", goal.lower())
+    phrase = re.split(r"\b(?:from|for|on|because|and|with|instead|please)\b", parts[-1])[0] if parts else ""
+    return {word for word in _words(phrase) if word not in _PROCEDURAL}
 
 
 def _stem(word: str) -> str:
