@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve import World
 from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.written import WrittenTask, read_written_tasks
 from pytest_trace2evolve.errors import CaseError
@@ -58,7 +59,21 @@ def written(tmp_path: Path, text: str, name: str = "tasks.yaml") -> list[Written
             r"user\.knows\._\.\[key\]: String should match",
         ),
         (START + "  expect: {says: [',']}\n", r"expect\.says\.0: String should match pattern"),
-        (START + "  expect: {says: no}\n", r"expect\.says: Input should be a valid tuple"),
+        (START + "  expect: {says: no}\n", r"expect\.says: write a list: \[no\]; correct it"),
+        (START + "  expect: {says: []}\n", r"expect\.says: has no value; add one, or remove the key"),
+        (
+            START + "  expect: {data: , says: [x]}\n",
+            r"expect\.data: has no value; write \{\} if nothing may change",
+        ),
+        (
+            START + "  expect: {calls: , says: [x]}\n",
+            r"expect\.calls: has no value; write \[\] if data may not",
+        ),
+        (START + "  expect: {not_calls: , says: [x]}\n", r"expect\.not_calls: has no value; add one, or"),
+        (
+            "- id: t\n  user: {goal: Where can I park?}\n",
+            r"line 2: is not YAML: .*; correct the line, and quote texts",
+        ),
         ("- id: t\n  draft: {source: x}\n", r"task t: is a draft that nobody accepted; review it with"),
         ("- 5\n", r"task 1: the task: Input should be a valid dictionary"),
     ],
@@ -278,6 +293,60 @@ def test_tasks_that_cannot_be_right_are_not_admitted(fields: dict[str, Any], tol
     found = problems(**fields)
     assert any(text.startswith(told) for text in found), found
     assert all("\n" not in text for text in found)
+
+
+def test_probable_mistakes_are_warnings() -> None:
+    class Desk:
+        db: dict[str, Any]
+
+        def info(self, topic: str) -> str:
+            """Answer a public question."""
+            return self.db["info"][topic]
+
+        def change_booking(self, booking_id: str, day: str) -> str:
+            """Change a booking."""
+            self.db["bookings"][booking_id]["day"] = day
+            return "changed"
+
+        def book_slot(self, booking_id: str, day: str) -> str:
+            """Book another day."""
+            return self.change_booking(booking_id, day)
+
+    data = {
+        "bookings": {"B1": {"day": "Friday"}, "B2": {"day": "Sunday", "note": ""}},
+        "info": {"park": "Here."},
+    }
+    world = World.from_tools(Desk, data=data)
+
+    def warnings(
+        expect: dict[str, Any], goal: str = "Move my booking B1 to Monday.", **user: Any
+    ) -> list[str]:
+        record = {"id": "t", "user": {"goal": goal, **user}, "expect": expect}
+        (check,) = check_written_tasks([WrittenTask.model_validate(record)], world)
+        assert check.problems == ()
+        return list(check.warnings)
+
+    assert (
+        warnings({"data": {"bookings": {"B1": {"day": "Monday", "note": "x"}, "B3": {"day": "Monday"}}}})
+        == []
+    )
+    assert warnings({"data": {"bookngs": {"B1": {"day": "Monday"}}}}) == [
+        "data: the database has no key 'bookngs'; did you mean 'bookings'?"
+    ]
+    assert warnings({"data": {"bookings": {"B1": {"dya": "Monday"}}}}) == [
+        "data: bookings.B1: no record of bookings has a field 'dya'; did you mean 'day'?"
+    ]
+    call = {"name": "change_booking", "arguments": {"booking_id": "B1", "day": "Monday"}}
+    assert warnings({"calls": [call]}) == []
+    call["name"] = "book_slot"
+    (told,) = warnings({"calls": [call]})
+    assert told.startswith(
+        "the scripted user would say no to 'Shall I book slot B1 Monday?'; if that proposal is right"
+    )
+    assert warnings({"calls": [call]}, agrees_to=["move", "book"]) == []
+    # A public question needs no fact.
+    info = {"name": "info", "arguments": {"topic": "park"}}
+    assert warnings({"calls": [info], "says": ["here"]}, goal="Where can I park?") == []
 
 
 def test_a_task_with_a_history_is_solved_from_there() -> None:

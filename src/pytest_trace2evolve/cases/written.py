@@ -16,7 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.base import Record
@@ -112,6 +120,19 @@ class Expectation(Record):
     says: tuple[SaidText, ...] = ()
     not_calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] = ()
     judged: tuple[Text, ...] = ()
+
+    @field_validator("data", "calls", "says", "not_calls", "judged", mode="before")
+    @classmethod
+    def _reject_empty(cls, value: object, info: ValidationInfo) -> object:
+        """Reject a key without a value, which would weaken the task."""
+        if value is None or (value == [] and info.field_name != "calls"):
+            remedies = {"data": "write {} if nothing may change", "calls": "write [] if data may not change"}
+            raise PydanticCustomError(
+                "empty",
+                "has no value; {remedy}, or remove the key",
+                {"remedy": remedies.get(info.field_name or "", "add one")},
+            )
+        return value
 
     @property
     def is_empty(self) -> bool:

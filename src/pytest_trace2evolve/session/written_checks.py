@@ -24,7 +24,7 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.failure import ABSENT, Difference
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
-from pytest_trace2evolve.records.score import Score, Status
+from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.metrics import SUCCESS
@@ -46,6 +46,7 @@ class TaskCheck:
 
     task: WrittenTask
     problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
@@ -85,13 +86,15 @@ def task_files(project: Project) -> list[Path]:
 def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[TaskCheck]:
     """Check tasks. An exception while a task runs is reported as a problem of that task."""
     for task in tasks:
+        warnings: tuple[str, ...] = ()
         try:
             problems = tuple(dict.fromkeys(_find_problems(task, world)))
+            warnings = () if problems else tuple(dict.fromkeys(_find_warnings(task, world)))
         except Exception as error:  # from the project's own tools
             text = " ".join(f"{error}".split())
             kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
             problems = (f"it cannot be run: {kind}{text}",)
-        yield TaskCheck(task, problems)
+        yield TaskCheck(task, problems, warnings)
 
 
 def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
@@ -111,6 +114,46 @@ def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
     if not call_problems and not data_problems and _is_complete(written_task):
         yield from _oracle_problems(unjudged_task, world)
     yield from _idle_problems(written_task, unjudged_task, world)
+
+
+def _find_warnings(written_task: WrittenTask, world: World) -> Iterator[str]:
+    """Yield probable mistakes of a task without problems."""
+    with contextlib.ExitStack() as stack:
+        session = open_session(world, stack)
+        session.initialise(written_task.to_task().initial_state)
+        if isinstance(session, PlainSession) and isinstance(data := session.data(), Mapping):
+            yield from _unknown_keys(written_task.expect.data or {}, data)
+    script = slot_script_of(written_task.to_task())
+    changing_tools = {name for name, kind in world.tool_types().items() if kind is ToolType.WRITE}
+    for call in written_task.expect.calls or ():
+        words = [*call.name.split("_"), *map(str, (call.arguments or {}).values())]
+        question = f"Shall I {' '.join(words)}?"
+        if script is not None and call.name in changing_tools and not SlotUser(script).agrees_to(question):
+            yield (
+                f"the scripted user would say no to {shorten(question, 120)!r}; if that proposal is right, "
+                "add a word of it and the words of the goal to user.agrees_to"
+            )
+
+
+def _unknown_keys(expected: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield expected keys that the database does not have, and fields that no similar record has."""
+    for name, records in expected.items():
+        if name not in data:
+            yield f"data: the database has no key {name!r}; {name_suggestion(str(name), map(str, data))}"
+            continue
+        siblings = [record for record in _values(data[name]) if isinstance(record, Mapping)]
+        fields = {str(field): None for record in siblings for field in record}
+        for key, record in records.items() if siblings and isinstance(records, Mapping) else ():
+            for field in record if isinstance(record, Mapping) else ():
+                if str(field) not in fields:
+                    yield (
+                        f"data: {name}.{key}: no record of {name} has a field {field!r}; "
+                        f"{name_suggestion(str(field), fields)}"
+                    )
+
+
+def _values(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, Mapping) else ()
 
 
 def _call_problems(written_task: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
@@ -208,8 +251,8 @@ def _user_problems(written_task: WrittenTask) -> Iterator[str]:
     user, expect = written_task.user, written_task.expect
     user_text = f"{user.goal} {user.opening or ''}"
     if not user.knows and not _ID.search(user_text) and not written_task.history:
-        calls_with_arguments = [call for call in expect.calls or () if call.arguments]
-        if calls_with_arguments or expect.data:
+        values = [value for call in expect.calls or () for value in (call.arguments or {}).values()]
+        if expect.data or any(_ID.search(str(value)) for value in values):
             yield (
                 "user.knows is empty and the goal names no id, so the agent cannot find out whom it serves; "
                 "add the facts that the agent needs"

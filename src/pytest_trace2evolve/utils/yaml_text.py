@@ -73,7 +73,10 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         line = first_line + (mark.line if mark else 0)
-        raise error(f"{source}, line {line}: is not YAML: {problem.problem}; correct the line") from None
+        raise error(
+            f"{source}, line {line}: is not YAML: {problem.problem}; correct the line, and quote texts that "
+            "contain ? : , { or }"
+        ) from None
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as problem:
         cause = " ".join(str(problem).split())[:200]
         raise error(f"{source}: is not YAML: {cause}; correct it") from None
