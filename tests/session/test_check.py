@@ -107,6 +107,41 @@ def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
             "---\nid: v3\nparent: v9\n---\n",
             "candidates/v3.md: unknown parent 'v9'; nearest*",
         ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\ntools: {clos: {description: x}}\n---\n",
+            "candidates/v3.md: candidate 'v3' describes tool 'clos', which does not exist; *",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\nref: 0123456789\n---\n",
+            "candidates/v3.md: ref '0123456789' is not a commit in this repository; fetch it, or *",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\nagent: no_such_module:make\n---\n",
+            "candidates/v3.md: agent 'no_such_module:make' cannot be imported: ModuleNotFoundError: *",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\nfrozen_at: 2999-01-01\n---\n",
+            "candidates/v3.md: has frozen_at 2999-01-01, which is in the future; correct the date",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\ninformed_by: [dsk::heldout]\n---\n",
+            "candidates/v3.md: warning: informed_by: unknown suite 'dsk'; did you mean 'desk'?",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\ninformed_by: [desk::heldot]\n---\n",
+            "candidates/v3.md: warning: informed_by: suite 'desk' has no split 'heldot'; did you mean *",
+        ),
+        (
+            "pyproject.toml",
+            '[tool.trace2evolve]\nchecks = "no_such_checks"\n',
+            "pyproject.toml: checks = 'no_such_checks': the module cannot be imported: *",
+        ),
         ("suites/_splits.toml", "[x]\nrole = 1\n", "suites/_splits.toml: split 'x': *; roles are *"),
         ("suites/desk.toml", "provider = ", "suites/desk.toml: not valid TOML: *"),
         (
@@ -163,7 +198,7 @@ def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
     [
         ("close restart", "close restart look", "its text changed"),
         ("frozen_at: 2026-11-20\n", "", "its frozen_at changed"),
-        ("frozen_at: 2026-11-20", "frozen_at: 2027-11-20", "its frozen_at changed"),
+        ("frozen_at: 2026-11-20", "frozen_at: 2026-11-19", "its frozen_at changed"),
         ("parent: v1", "parent: v0", "its parent changed"),
         ("[desk::discovery]", "[]", "its informed_by no longer names 'desk::discovery'"),
     ],

@@ -307,16 +307,16 @@ class Candidates:
                     f"{self._folder}: the parents form a cycle: {names}; correct one of them"
                 )
             if parent not in self:
-                raise CandidateError(
-                    f"{self._folder / chain[-1].id}.md: {self._unknown_name_text(parent, 'parent')}"
-                )
+                text = self._unknown_name_text(parent, "parent", child=chain[-1].id)
+                raise CandidateError(f"{self._folder / chain[-1].id}.md: {text}")
             chain.append(self[parent])
         return chain
 
-    def _unknown_name_text(self, name: str, role: str = "candidate") -> str:
-        known_names = list(self)
+    def _unknown_name_text(self, name: str, role: str = "candidate", child: str = "") -> str:
+        known_names = [known_name for known_name in self if known_name != child]
         if not known_names:
-            return f"unknown {role} {name!r}; {self._folder} contains no candidates"
+            kind = "other candidates" if child else "candidates"
+            return f"unknown {role} {name!r}; {self._folder} contains no {kind}"
         suggestions = similar_names(name, known_names, max_names=3) or known_names[:8]
         return f"unknown {role} {name!r}; nearest are {', '.join(suggestions)} in {self._folder}"
 

@@ -32,9 +32,11 @@ from pytest_trace2evolve.evidence.integrity import (
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
+from pytest_trace2evolve.project.extensions import collect_trace_checks
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
+from pytest_trace2evolve.project.tool_settings import FILE_NAME
 from pytest_trace2evolve.records.ledger import Access, DatedEntry, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
@@ -43,7 +45,7 @@ from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.session.tool_checks import tool_problems
 from pytest_trace2evolve.utils.git import git_text
-from pytest_trace2evolve.utils.import_path import is_import_path
+from pytest_trace2evolve.utils.import_path import is_import_path, load_object
 from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
@@ -72,6 +74,8 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
     """
     checks = (
         check_candidates(project),
+        check_candidate_settings(project, worlds),
+        check_own_checks(project),
         check_frozen(project, commit),
         check_suites(project),
         check_lock(project, worlds),
@@ -104,6 +108,68 @@ def check_candidates(project: Project) -> Iterator[Finding]:
             if words not in reported_errors:
                 reported_errors.add(words)
                 yield _to_finding(folder / f"{name}.md", error)
+
+
+def check_candidate_settings(project: Project, worlds: Worlds) -> Iterator[Finding]:
+    """Check the agent, commit, tools, date and sources that each candidate names."""
+    suites = list(_readable_suites(project))
+    known_names = {*project.suite_names, *_suite_locks(project)}
+    for path, candidate in _readable_candidates(project):
+        if candidate.frozen_at is not None and candidate.frozen_at > datetime.now().astimezone().date():
+            yield Finding(
+                path, f"has frozen_at {candidate.frozen_at}, which is in the future; correct the date"
+            )
+        for source in candidate.informed_by:
+            suite_name, split = source.split("::")[:2]
+            suite = next((suite for suite in suites if suite.name == suite_name), None)
+            if suite is None and suite_name not in known_names:
+                remedy = name_suggestion(suite_name, known_names)
+                yield Finding(path, f"informed_by: unknown suite {suite_name!r}; {remedy}", is_warning=True)
+            elif suite is not None and split not in suite.splits:
+                remedy = name_suggestion(split, suite.splits)
+                text = f"informed_by: suite {suite_name!r} has no split {split!r}; {remedy}"
+                yield Finding(path, text, is_warning=True)
+        yield from _agent_problems(project, path, candidate)
+        yield from _tool_text_problems(project, path, candidate, suites, worlds)
+
+
+def _agent_problems(project: Project, path: Path, candidate: Candidate) -> Iterator[Finding]:
+    if candidate.ref is not None:
+        if git_text(project.root, "rev-parse", "--verify", "--quiet", f"{candidate.ref}^{{commit}}") is None:
+            text = f"ref {candidate.ref!r} is not a commit in this repository; fetch it, or correct the ref"
+            yield Finding(path, text)
+    elif candidate.agent is not None and is_import_path(candidate.agent):
+        try:
+            load_object(candidate.agent, project.root)
+        except (Exception, SystemExit) as error:  # a module of the project can raise anything
+            text = f"agent {candidate.agent!r} cannot be imported: {_error_line(error)}"
+            yield Finding(path, f"{text}; correct the path or the module")
+
+
+def _tool_text_problems(
+    project: Project, path: Path, candidate: Candidate, suites: Sequence[Suite], worlds: Worlds
+) -> Iterator[Finding]:
+    """Yield a problem if the candidate describes tools that no suite has."""
+    problems = []
+    for suite in suites if candidate.tools else ():
+        try:
+            candidate.describe_tools(project.world(suite, worlds).tools("assistant"))
+        except CandidateError as error:
+            problems.append(error)
+        except Exception:  # another check reports a world that cannot be opened
+            return
+        else:
+            return
+    if problems:
+        yield _to_finding(path, problems[0])
+
+
+def check_own_checks(project: Project) -> Iterator[Finding]:
+    """Check that the module with the project's own checks can be imported."""
+    try:
+        collect_trace_checks(project.root)
+    except ConfigError as error:
+        yield _to_finding(project.root / FILE_NAME, error)
 
 
 def check_frozen(project: Project, commit: str) -> Iterator[Finding]:
@@ -484,7 +550,7 @@ def _to_finding(path: Path, error: Exception) -> Finding:
     return Finding(Path(name), remainder) if colon and Path(name).is_absolute() else Finding(path, text)
 
 
-def _error_line(error: Exception) -> str:
+def _error_line(error: BaseException) -> str:
     """Return an error as one line. For errors from outside this package, the line starts with the type."""
     if isinstance(error, ValidationError):
         return first_problem(error, error.title)
