@@ -14,6 +14,7 @@ import yaml
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.report.conclusion import FIXED_TASKS_TEXT
 from pytest_trace2evolve.utils import resources
 from tests.attack.sessions import Sessions
 
@@ -93,8 +94,19 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     gained = sessions.run(tmp_path, "pytest", "--candidate", "v1")
     assert "3 passed, 1 xpassed" in gained.text, gained.text
     assert gained.status == (0 if DECIDES_ON_SUITES else 10)
+    assert " next: trace2evolve baseline promote " in gained.text
+    # The comparison of files takes the question from the suite that both sides name.
+    run = max((tmp_path / ".trace2evolve/runs").iterdir())
+    compared = sessions.run(tmp_path, "trace2evolve", "compare", "desk/v0", str(run))
+    assert compared.status == gained.status, compared.text
+    assert FIXED_TASKS_TEXT in " ".join(compared.text.split())
+    shown = sessions.run(tmp_path, "trace2evolve", "show", run.name, "renew")
+    assert "reward: 1" in shown.text
+    assert "failed:" not in shown.text
     held = sessions.run(tmp_path, "pytest", "--candidate", "v1", "--t2e-goal", "no-regression")
     assert held.status == 0, held.text
+    assert "PROMOTE: v1 shows no regression" in held.text
+    assert "baseline promote" not in held.text
     same = ("--candidate", "v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
     unchanged = sessions.run(tmp_path, "pytest", *same)
     assert unchanged.status == 0, unchanged.text
@@ -180,6 +192,10 @@ def test_settings_of_the_user_get_a_note_and_then_everything_works(
     _, _, note = made.text.partition("note: add to pyproject.toml:\n")
     lines = [line.strip() for line in note.splitlines()[:3]]
     assert lines == (TEMPLATE / "pyproject.toml").read_text("utf-8").splitlines()[:3]
+    command = "trace2evolve lock && pytest --candidate v0 --t2e-save-baseline v0"
+    assert made.text.splitlines()[-1] == f"next: {command}"
+    early = sessions.run(tmp_path, "pytest", "--candidate", "v0")
+    assert 'desk.toml: no world is named; add world = "module:name" to [tool.trace2evolve]' in early.text
     with (tmp_path / "pyproject.toml").open("a") as file:
         file.write("\n" + "\n".join(lines) + "\n")
     again = sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")

@@ -117,7 +117,7 @@ SPLITS = '[splits]\nheldout = ["1"]\n'
 BROKEN = [
     ("provider = ", "not valid TOML: "),
     (HEAD + "[splits", "not valid TOML: "),
-    ('domain = "shop"\n' + SPLITS, "provider: Field required"),
+    ('domain = "shop"\n' + SPLITS, 'no world is named; add world = "module:name" to [tool.trace2evolve]'),
     (HEAD, "splits: Field required"),
     (HEAD + "[splits]\n", "splits: "),
     (HEAD + 'author = "me"\n' + SPLITS, "unknown key 'author'; known are "),

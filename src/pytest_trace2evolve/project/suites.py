@@ -28,7 +28,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.verdict import Estimand
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.import_path import is_import_path
-from pytest_trace2evolve.utils.reading import first_problem, read_toml
+from pytest_trace2evolve.utils.reading import first_problem, main_problem, read_toml
 
 SPLITS_NAME = "_splits.toml"
 """The file next to the suites that defines a project's own splits."""
@@ -288,6 +288,12 @@ def read_suite(
     try:
         suite = Suite.model_validate({**settings, "name": path.stem})
     except ValidationError as error:
+        problem = main_problem(error)
+        if problem["type"] == "missing" and problem["loc"] == ("provider",):
+            raise SuiteError(
+                f'{path}: no world is named; add world = "module:name" to [tool.trace2evolve] in '
+                "pyproject.toml, or to this file"
+            ) from None
         raise SuiteError(f"{path}: {first_problem(error)}") from None
     for name in suite.splits:
         if name not in splits:

@@ -161,6 +161,8 @@ def reason_and_next_step(summary: RunSummary) -> tuple[str, str]:
 def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str]:
     if verdict.decision is Decision.PROMOTE:
         reason = "; ".join(_check_text(check) for check in verdict.checks if check.id.startswith("reward"))
+        if verdict.goal is Goal.NO_REGRESSION:  # such a run cannot justify a baseline
+            return reason, "check the suspected tasks" if verdict.suspected else ""
         advice = "check the suspected tasks, then " if verdict.suspected else ""
         return reason, f"{advice}trace2evolve baseline promote {summary.evidence}" if summary.evidence else ""
     if verdict.decision is Decision.DISCARD:

@@ -82,6 +82,8 @@ def compare(
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
 
+    Without `suite`, two sides of the same suite of the project are gated with that suite's estimand.
+
     Evidence from files is labelled *development*, because its earlier readers are unknown. The sides may be
     of different agents, since no candidate is promoted here; a note names each difference.
 
@@ -121,9 +123,10 @@ def compare(
         counts = [dict(zip(pairs.names, side.trials.tolist(), strict=True)) for side in pairs.sides]
         if unequal_text := unequal_trials_reason(*counts):
             raise ResultsError(f"policy {gate_policy.name!r}: {unequal_text}")
-    if project is not None and suite is not None:
+    origins = baseline_side.provenance, candidate_side.provenance
+    if project is not None and (judged_suite := suite or _recorded_suite(*origins, project)) is not None:
         min_trials = min((int(side.trials.min()) for side in pairs.sides if side.trials.size), default=0)
-        gate_policy = gate_policy.for_suite(project.suite(suite).estimand_of(min_trials))
+        gate_policy = gate_policy.for_suite(project.suite(judged_suite).estimand_of(min_trials))
     verdict = decide(
         pairs,
         gate_policy,
@@ -153,6 +156,16 @@ def compare(
             *filter(None, [compared.undeclared_model_note]),
         ),
     )
+
+
+def _recorded_suite(baseline: Provenance, candidate: Provenance, project: "Project") -> str | None:
+    """Return the project's suite that both sides were measured on; None if there is none."""
+    name = candidate.suite
+    if name is None or name != baseline.suite or name not in project.suite_names:
+        return None
+    suite = project.suite(name)
+    is_same = (candidate.provider, candidate.domain) == (suite.provider, suite.domain)
+    return name if is_same else None
 
 
 def _ungated_checks(
