@@ -25,7 +25,6 @@ from pytest_trace2evolve.records.ledger import (
 )
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
-
 _OWN_AGENTS = (DrawOrigin.RESUMABLE, DrawOrigin.UNSTORED)
 """Origins of draws of a project's own agents, which each run makes anew."""
 

@@ -204,8 +204,8 @@ class Draws:
         origin = DrawOrigin.UNSTORED if is_unknown else self.origin
         if origin is DrawOrigin.KEPT and live is not None and live.function is not None:
             origin = DrawOrigin.RESUMABLE
-        is_cached = live is not None and live.uses_cache and origin in (DrawOrigin.FRESH, DrawOrigin.RESUMABLE)
-        return DrawOrigin.CACHED if is_cached else origin
+        is_single = origin in (DrawOrigin.FRESH, DrawOrigin.RESUMABLE)
+        return DrawOrigin.CACHED if is_single and live is not None and live.uses_cache else origin
 
     def _append_draw(self, suite: str, split: str) -> None:
         plan = self._plan
@@ -249,7 +249,7 @@ class Draws:
         agent = digest([record, plan.run_id] if is_unknown else record)
         conditions = conditions_digest(plan, plan.suites[suite])
         if setup.live.function is not None and self._is_gated(plan.suites[suite]):
-            # A gated run must not choose among interrupted runs without a gate, which the ledger does not count.
+            # The ledger does not count runs without a gate, so a gated run must not choose one to resume.
             conditions = digest([conditions, "gated"])
         identity = (setup.candidate.digest, agent, conditions)
         if setup.live.function is not None:
