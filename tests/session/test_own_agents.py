@@ -206,9 +206,7 @@ def test_a_change_outside_the_code_is_measured_and_more_trials_continue_a_test(
     assert "INCONCLUSIVE" in first.text, first.text
     repeat = project.run(server, "v1", "--t2e-trials=1")
     assert "3 simulations to make, 3 finished before" not in repeat.text
-    project.run(
-        server, "v0", OFF, "--t2e-trials=2", "--t2e-save-baseline=v0", "--t2e-baseline-mode=update"
-    )
+    project.run(server, "v0", OFF, "--t2e-trials=2", "--t2e-save-baseline=v0", "--t2e-baseline-mode=update")
     project.run(server, "v1", "--t2e-trials=2", "-k", "cancel-10")  # ends without a verdict, and so counts
     n_served = server.count.served
     project.run(server, "v1", "--t2e-trials=2")
@@ -231,14 +229,19 @@ def test_a_change_outside_the_code_is_measured_and_more_trials_continue_a_test(
     assert "DISCARD" in done.text, done.text
 
 
-def test_an_interrupted_run_leaves_no_process(project: Project, server: ChatServer) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process_and_is_reported(
+    project: Project, server: ChatServer, number: signal.Signals
+) -> None:
     def interrupt(pid: int) -> None:
-        until(lambda: server.count.concurrent == 1 or has_ended(pid))
-        os.kill(pid, signal.SIGINT)
+        server.release(3)
+        until(lambda: (server.count.served == 3 and server.count.concurrent == 1) or has_ended(pid))
+        os.kill(pid, number)
 
     server.hold()
     done = project.run(server, "v0", OFF, meanwhile=interrupt)
     assert done.status == 2, done.text
+    assert "rerun the same command to resume" in done.text, done.text
     project.assert_no_process_is_left()
 
 
@@ -299,6 +302,7 @@ def test_an_agent_that_cannot_be_imported_is_one_error(project: Project) -> None
     assert done.status == 4
     assert done.text.count("nothing_like_it") == 1, done.text
     assert "agent 'app.bot:make' cannot be imported: ModuleNotFoundError" in done.text
+    assert 'app/bot.py", line 1' in done.text
     assert not list((project.root / ".trace2evolve").rglob("*.journal"))
 
 

@@ -1,5 +1,7 @@
 """The controller of a pytest session, which plans the run, starts its session and reports the result."""
 
+import signal
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
@@ -278,9 +280,15 @@ class Controller(ItemHooks):
             self.config.pluginmanager.getplugin("terminalreporter"), self._read_progress
         )
         display.start()
+        is_main = threading.current_thread() is threading.main_thread()
+        handles_sigterm = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if handles_sigterm:
+            signal.signal(signal.SIGTERM, _interrupt)
         try:
             return (yield)
         finally:
+            if handles_sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             display.stop()
             self._notes += [display.trouble] if display.trouble else []
 
@@ -465,6 +473,12 @@ class Controller(ItemHooks):
         """Stop the threads and servers of the session."""
         if self.session is not None:
             self.session.close()
+
+
+def _interrupt(signal_number: int, frame: object) -> None:
+    """Interrupt the session as SIGINT does, so that it is reported. A second SIGTERM ends the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise KeyboardInterrupt
 
 
 def _baseline_facts(plan: Plan) -> list[BaselineFacts]:
