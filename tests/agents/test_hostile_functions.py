@@ -446,7 +446,7 @@ MODULES = {
     "a syntax error": ("odd:make", "def make(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
     "an import error": ("odd:make", "import nothing_like_it", "No module named 'nothing_like_it' (File "),
     "no attribute": ("odd:make", "x = 1", "cannot be imported: module 'odd' has no 'make'"),
-    "no function": ("odd:make", "make = 5", "cannot be imported: it is a int, not a function"),
+    "no function": ("odd:make", "make = 5", "cannot be imported: it is an int, not a function"),
     "an exit": ("odd:make", "import sys; sys.exit(0)", "cannot be imported: SystemExit: 0"),
     "an end": ("odd:make", "import os; os._exit(0)", "the agent's process ended with exit status 0"),
     "a block": ("odd:make", "import time; time.sleep(600)", "importing its module gave no answer within 2 s"),

@@ -78,6 +78,10 @@ def test_an_unknown_suite_names_the_nearest(project: DeskProject) -> None:
 def test_an_unknown_agent_and_policy_are_named(project: DeskProject) -> None:
     result = project.pytester.runpytest_inprocess("--t2e-agent=orakel")
     result.stderr.fnmatch_lines(["ERROR: unknown agent 'orakel'; did you mean 'oracle'?"])
+    result = project.pytester.runpytest_inprocess("--t2e-agent=desk/agent.py:make")
+    result.stderr.fnmatch_lines(
+        ["*unknown agent 'desk/agent.py:make'; *, or module:function, such as desk.agent:make"]
+    )
     refused(project, "unknown gate policy 'strikt'; did you mean 'strict'?", "--t2e-gate=strikt")
 
 

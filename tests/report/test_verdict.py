@@ -409,6 +409,20 @@ def test_a_long_name_keeps_its_start_and_its_end(name: str, width: int) -> None:
     assert MIN_NAME_COLUMNS > 3
 
 
+def test_many_passed_checks_are_wrapped_and_none_is_cut() -> None:
+    names = [f"asks_before_change_{number}" for number in range(6)]
+    checks = (
+        reward(PASS, 0.1, 0.001),
+        *(check(name, PASS, "", estimate=0.0, unit="share") for name in names),
+    )
+    found = summary(
+        run(changed(HELDOUT, checks=checks, decision=Decision.PROMOTE)), decision=Decision.PROMOTE
+    )
+    text = run_report(found, (), width=80, has_colour=False)
+    assert all(name in text for name in names), text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
     tails = {}
     for obstacle in Obstacle:

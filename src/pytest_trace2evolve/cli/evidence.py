@@ -25,10 +25,8 @@ def lock(options: argparse.Namespace) -> int:
     new_lock = project.renew_lock(project.open_worlds(), options.suites)
     for name, locked_suite in new_lock.suites.items():
         splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked_suite.splits.items())
-        print(
-            f"{name}: {splits}; {locked_suite.provider} {locked_suite.provider_version}; "
-            f"{locked_suite.digest}"
-        )
+        version = f" {locked_suite.provider_version}" if locked_suite.provider_version else ""
+        print(f"{name}: {splits}; {locked_suite.provider}{version}; lock {locked_suite.digest}")
     print(f"written: {project.lock_path}")
     return 0
 

@@ -379,7 +379,8 @@ def import_path(path: str, folder: str | None = None) -> Any:
         except AttributeError:
             raise UnusableResultError(f"module {module!r} has no {name!r}") from None
     if not callable(value):
-        raise UnusableResultError(f"it is a {type(value).__name__}, not a function")
+        kind = type(value).__name__
+        raise UnusableResultError(f"it is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")
     return value
 
 
@@ -406,7 +407,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return {"event": "failed", "error": text, "detail": "", "frames": "", "network": False}
     frames = traceback.extract_tb(error.__traceback__)
     inner_indexes = [number for number, frame in enumerate(frames) if frame.filename == __file__]
-    own_frames = frames[inner_indexes[-1] + 1 :] if inner_indexes else frames
+    own_frames = [
+        frame
+        for frame in frames[inner_indexes[-1] + 1 if inner_indexes else 0 :]
+        if not frame.filename.startswith((importlib.__file__, "<frozen importlib"))
+    ]
     return {
         "event": "failed",
         "error": type(error).__name__,

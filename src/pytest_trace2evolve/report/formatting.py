@@ -225,4 +225,5 @@ def format_list(names: Sequence[str], separator: str = ", ") -> str:
             break
         listed_names.append(name)
     n_omitted = len(names) - len(listed_names)
-    return separator.join(listed_names) + (f" and {n_omitted} more" if n_omitted else "")
+    conjunction = "; and" if separator == "; " else " and"
+    return separator.join(listed_names) + (f"{conjunction} {n_omitted} more" if n_omitted else "")

@@ -290,7 +290,11 @@ def _print_verdict(
         "bold",
     )
     lines = _guard_lines(verdict) if is_of_guard else _check_lines(verdict, baseline, is_verbose=is_verbose)
-    lines = [(status, shorten_middle(label, page.width // 2 - 5), text) for status, label, text in lines]
+    # A label that would leave too few columns for the text is wrapped with it.
+    lines = [
+        (status, label, text) if cell_len(label) <= page.width // 2 - 5 else (status, "", f"{label}: {text}")
+        for status, label, text in lines
+    ]
     width = max((cell_len(label) for _, label, _ in lines), default=0)
     for status, label, text in lines:
         gap = "  " if label else ""

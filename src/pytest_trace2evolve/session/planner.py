@@ -528,7 +528,7 @@ def _agent_name(
     if name == REPLAY:
         raise ConfigError("agent 'replay' needs recorded runs: give --t2e-results PATH")
     if not options.live and name not in names:
-        raise ConfigError(f"unknown agent {name!r}; {name_suggestion(name, [*names, REPLAY])}")
+        raise _unknown_agent_error(name, names)
     return name
 
 
@@ -539,8 +539,17 @@ def _case_agent_name(options: Options, names: Sequence[str]) -> str | None:
         return options.live.agent_name
     name = options.agent or options.default_agent
     if name not in (None, REPLAY, *names):
-        raise ConfigError(f"unknown agent {name!r}; {name_suggestion(str(name), [*names, REPLAY])}")
+        raise _unknown_agent_error(str(name), names)
     return name
+
+
+def _unknown_agent_error(name: str, names: Sequence[str]) -> ConfigError:
+    text = f"unknown agent {name!r}; {name_suggestion(name, [*names, REPLAY])}"
+    if any(sign in name for sign in ":/."):
+        path, _, attribute = name.partition(":")
+        example = f"{path.removesuffix('.py').strip('./').replace('/', '.')}:{attribute or 'make'}"
+        text += f", or module:function, such as {example if is_own_agent(example) else 'app.bot:make'}"
+    return ConfigError(text)
 
 
 def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: Resources) -> Identity:
