@@ -16,6 +16,7 @@ from pytest_trace2evolve.gate.checks import (
 )
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    AGENT_ERRORS,
     APPLIES_PREFIX,
     CHECK_PREFIX,
     INVARIANT_METRICS,
@@ -39,6 +40,7 @@ from pytest_trace2evolve.gate.pairs import (
     REWARD,
     Comparisons,
     Pairs,
+    format_agent_errors,
     format_means,
 )
 from pytest_trace2evolve.gate.protocols import (
@@ -272,6 +274,8 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, finding: Finding) ->
     comparisons, (old, new) = pairs.comparisons, pairs.sides
     if metric == MAX_STEPS:
         return f"{int((old.max_steps > 0).sum())} → {int((new.max_steps > 0).sum())} tasks"
+    if metric == AGENT_ERRORS:
+        return format_agent_errors(pairs)
     if metric == INVARIANTS:
         return _format_breaches(comparisons, finding)
     if metric in comparisons.check_ids:

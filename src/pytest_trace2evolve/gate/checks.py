@@ -12,6 +12,7 @@ import scipy
 
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    AGENT_ERRORS,
     CHECK_PREFIX,
     INVARIANT_METRICS,
     INVARIANTS,
@@ -219,6 +220,9 @@ def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Findin
                 has_run,
                 rules,
             )
+        elif metric == AGENT_ERRORS:
+            if any(side.agent_errors.any() for side in (comparisons.baseline, comparisons.candidate)):
+                findings[metric] = _agent_error_finding(comparisons, rules)
         elif metric == INVARIANTS:
             if comparisons.is_watched.any():
                 findings[metric] = _invariant_finding(comparisons, rules)
@@ -269,6 +273,30 @@ def _task_count_finding(is_worse: Flags, is_better: Flags, is_counted: Flags, ru
         mcnemar(better_count, worse_count),
     )
     return replace(finding, deviation=np.full(worse_count.shape, np.nan))
+
+
+def _agent_error_finding(comparisons: Comparisons, rules: Rules) -> Finding:
+    """The increase of the share of a task's trials that end in an agent error.
+
+    The check does not apply to a comparison without agent errors, so it costs such a comparison no level.
+    """
+    old, new = comparisons.baseline, comparisons.candidate
+    errors = old.agent_errors, new.agent_errors
+    if rules.has_fixed_tasks:
+        harm_p = stratified_fisher(errors[0], old.measured, errors[1], new.measured)
+        gain_p = stratified_fisher(errors[1], new.measured, errors[0], old.measured)
+    else:
+        flips = comparisons.sign_flip_test(AGENT_ERRORS)
+        harm_p, gain_p = flips.low, flips.high
+    finding = _make_finding(
+        mean_bounds(-comparisons.difference(AGENT_ERRORS), rules.claim_alpha), harm_p, gain_p
+    )
+    has_none = (errors[0] + errors[1]).sum(axis=1) == 0
+    return replace(
+        finding,
+        harm_p=np.where(has_none, np.nan, finding.harm_p),
+        gain_p=np.where(has_none, np.nan, finding.gain_p),
+    )
 
 
 def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
@@ -404,7 +432,7 @@ def _task_p_values(comparisons: Comparisons) -> tuple[Floats, Counts]:
 def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Finding:
     """Return the mean difference on exactly these tasks, with an error that comes from their trials alone.
 
-    Welch's variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
+    The p-value of a claimed rise is exact, see `_fixed_tasks_gain_p`. For the bounds and for harm, Welch's variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
     `mean_bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side.
     """
     old, new = comparisons.baseline, comparisons.candidate
@@ -420,7 +448,30 @@ def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rule
         half_width = student_quantile(1.0 - rules.claim_alpha, degrees_of_freedom) * error
         harm_p = scipy.special.stdtr(degrees_of_freedom, mean / error)
     low, high = np.maximum(mean - half_width, -1.0), np.minimum(mean + half_width, 1.0)
-    return _make_finding(Bounds(mean, low, high, n, error * np.sqrt(n)), harm_p, 1.0 - harm_p)
+    is_claim = metric == REWARD and rules.must_improve
+    gain_p = _fixed_tasks_gain_p(comparisons, is_known) if is_claim else 1.0 - harm_p
+    return _make_finding(Bounds(mean, low, high, n, error * np.sqrt(n)), harm_p, gain_p)
+
+
+def _fixed_tasks_gain_p(comparisons: Comparisons, is_known: Flags) -> Floats:
+    """Return the exact p-value of "no rise of the reward" on exactly these tasks.
+
+    Under the null hypothesis, each task's trials are exchangeable between the sides. If all rewards are 0 or
+    1, the test permutes the trials of each task: it is the stratified Fisher test of the failures. Otherwise
+    it is the sign-flip test, which exchanges the sides of whole tasks. Student's t is not used, because it
+    is too small if few tasks vary.
+    """
+    old, new = (
+        side.map(lambda counts: np.where(is_known, counts, 0))
+        for side in (comparisons.baseline, comparisons.candidate)
+    )
+    permutation_p = stratified_fisher(
+        new.measured - new.successes, new.measured, old.measured - old.successes, old.measured
+    )
+    if np.all(comparisons.is_binary):
+        return permutation_p
+    flips = sign_flip(np.where(is_known, comparisons.difference(REWARD), np.nan), comparisons.common_trials)
+    return np.where(comparisons.is_binary, permutation_p, flips.high)
 
 
 def _variance_of_mean(side: Tally, metric: str) -> Floats:

@@ -35,6 +35,10 @@ INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind
 """The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
 only if at least one of its simulations broke the invariant."""
 
+AGENT_ERRORS = "agent_errors"
+"""The name of the share of a task's trials that the agent did not end by an error. A side has the share only
+if at least one of its simulations ended in an agent error."""
+
 CHECK_PREFIX = "checks."
 """The beginning of the names of shares of the project's own checks."""
 
@@ -63,7 +67,9 @@ class Columns:
         shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
             The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
             a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
-            that invariant; its value is 1 for a simulation that kept it. One of the project's own checks has
+            that invariant; its value is 1 for a simulation that kept it. The key `AGENT_ERRORS` exists only
+            if any simulation ended in an agent error; its value is 0 for such a simulation, else 1. One of
+            the project's own checks has
             two keys if any simulation was measured by the check. The key with `CHECK_PREFIX` has the value 0
             for a simulation that broke the check, else 1. The key with `APPLIES_PREFIX` has the value 1 for a
             simulation that the check applied to, else 0. Both values are NaN for a simulation without a
@@ -141,7 +147,7 @@ class ColumnsBuilder:
         self._task, self._digest, self._trial, self._action_totals_index = (array("q") for _ in range(4))
         self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
-        self._max_steps = bytearray()
+        self._max_steps, self._agent_errors = bytearray(), bytearray()
         self._breaches = array("h")
         self._models: set[str] = set()
 
@@ -174,6 +180,7 @@ class ColumnsBuilder:
         self._trial.extend(trials)
         self._reward.extend(rewards)
         self._max_steps.extend([reason == TerminationReason.MAX_STEPS for reason in termination_reasons])
+        self._agent_errors.extend([reason == TerminationReason.AGENT_ERROR for reason in termination_reasons])
         self._cost.extend(costs)
         self._tokens.extend(tokens)
         self._breaches.extend(breaches)
@@ -234,6 +241,9 @@ class ColumnsBuilder:
                     shares[name] = np.where(
                         is_watched, ((broken_bits & mask) == 0).astype(np.float64), np.nan
                     )
+        agent_errors = np.frombuffer(bytes(self._agent_errors), dtype=np.bool_) & measured
+        if agent_errors.any():
+            shares[AGENT_ERRORS] = np.where(measured, (~agent_errors).astype(np.float64), np.nan)
         shares |= self._check_shares(measured)
         return Columns(
             tasks=tuple(self._tasks),

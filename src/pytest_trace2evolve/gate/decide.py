@@ -45,6 +45,9 @@ from pytest_trace2evolve.records.verdict import (
 LOST_AGAIN = "lost_again"
 """Id of the check for tasks whose simulations are lost repeatedly."""
 
+ALL_AGENT_ERRORS = "all_agent_errors"
+"""Id of the check for a candidate whose simulations all ended in an agent error."""
+
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
 
 
@@ -81,6 +84,12 @@ def _has_lost_all_trials(side: Tally) -> Flags:
     return np.asarray((side.trials > 1) & (side.measured == 0))
 
 
+def _has_only_agent_errors(side: Tally) -> Flags:
+    """Whether all measured simulations ended in an agent error, and at least one was measured."""
+    measured = side.measured.sum(axis=-1)
+    return np.asarray((measured > 0) & (side.agent_errors.sum(axis=-1) == measured))
+
+
 def decision_ranks(
     policy: Policy,
     comparisons: Comparisons,
@@ -115,6 +124,8 @@ def decision_ranks(
             np.where(has_losses, _measured_share_code(np.nan_to_num(np.minimum(*shares))), PASS),
             np.where(has_lost_all_trials, UNDECIDED, PASS),
         ]
+    if (has_only_errors := _has_only_agent_errors(new)).any():
+        further_codes.append(np.where(has_only_errors, UNDECIDED, PASS))
     if question.is_guard and question.goal is not Goal.NO_REGRESSION:
         further_codes.append(np.where(policy.detects(comparisons, question, GUARDED_DROP), PASS, UNDECIDED))
     ranks = _combine_codes(np.vstack([codes, *further_codes]), is_withheld)
@@ -173,6 +184,7 @@ def decide(
 
     Returns:
         A verdict that discards on any failed check, and otherwise promotes unless a check is undecided. A
+        candidate whose simulations all ended in an agent error is not promoted. A
         promotion must also hold with every missing simulation filled in at its worst, and needs 90 % of the
         simulations measured on both sides. A discard must also hold with every missing simulation filled in
         at its best; otherwise the verdict is inconclusive.
@@ -199,6 +211,7 @@ def decide(
             *_missing_data_checks(pairs, policy, question, results),
         ]
         results += _repeated_loss_checks(pairs, lost_tasks)
+        results += _agent_error_checks(pairs)
         decision = _decision(results, is_blind=is_blind)
     guard_answer, detectable_drop = None, None
     if is_guard or goal is Goal.NO_REGRESSION:
@@ -355,6 +368,15 @@ def _repeated_loss_checks(pairs: Pairs, lost_tasks: Mapping[str, str]) -> list[C
             side_of_task.setdefault(task, name)
     detail = ", ".join(f"{task} ({side})" for task, side in side_of_task.items())
     return [_check_result(LOST_AGAIN, UNDECIDED, detail)] if side_of_task else []
+
+
+def _agent_error_checks(pairs: Pairs) -> list[CheckResult]:
+    """The check that withholds a promotion from an agent that fails by an error in every simulation."""
+    if not _has_only_agent_errors(pairs.candidate):
+        return []
+    errors = int(pairs.candidate.agent_errors.sum())
+    detail = f"all {errors} simulations of the candidate ended in agent_error"
+    return [_check_result(ALL_AGENT_ERRORS, UNDECIDED, detail)]
 
 
 # Guards.

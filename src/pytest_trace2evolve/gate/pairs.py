@@ -15,6 +15,7 @@ import numpy as np
 
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    AGENT_ERRORS,
     APPLIES_PREFIX,
     CHECK_PREFIX,
     INVARIANT_METRICS,
@@ -32,7 +33,7 @@ from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
-METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, INVARIANTS)
+METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS)
 """The metrics that policy `calibrated` checks, in the order in which they are printed."""
 
 MIN_MEASURED = 0.9
@@ -57,7 +58,9 @@ class Tally:
         matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
             trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
             invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
-            the side broke has no key either. A name with `CHECK_PREFIX` counts the trials that did not break
+            the side broke has no key either. `AGENT_ERRORS` counts the trials that did not end in an agent
+            error; a side without such errors may lack it. A name with `CHECK_PREFIX` counts the trials that
+            did not break
             one of the project's own checks; a name with `APPLIES_PREFIX` counts the trials to which the check
             applied.
         checked: By kind, the number of trials in which that share is known.
@@ -120,6 +123,8 @@ class Tally:
             return mean_of(self.reward, self.measured)
         if metric == PASS_RATE:
             return mean_of(self.successes, self.measured)
+        if metric == AGENT_ERRORS:
+            return 1.0 - mean_of(self.agent_errors, self.measured)
         if metric in INVARIANT_METRICS:
             return mean_of(self.kept_counts(metric), self.checked[INVARIANTS])
         return mean_of(self.matched[metric], self.checked[metric])
@@ -160,6 +165,13 @@ class Tally:
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
 
     @property
+    def agent_errors(self) -> Counts:
+        """By task, the number of measured trials that ended in an agent error."""
+        if AGENT_ERRORS not in self.matched:
+            return np.zeros_like(self.measured)
+        return np.rint(self.checked[AGENT_ERRORS] - self.matched[AGENT_ERRORS]).astype(np.int64)
+
+    @property
     def variance(self) -> Floats:
         """Variance of the reward between a task's measured trials; NaN if there are fewer than two."""
         mean = self.figure(REWARD)
@@ -173,7 +185,8 @@ class Tally:
         Args:
             has_actions: By kind, whether a task may name such actions, or is checked for invariants.
             is_favourable: Whether to fill in successes with all actions matched, and all invariants and
-                the project's own checks kept; otherwise failures at max steps with none matched or kept.
+                the project's own checks kept; otherwise failures at max steps with none matched or kept, and
+                with an agent error if the side has any.
         """
         missing_counts = self.missing_counts
         successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
@@ -183,7 +196,8 @@ class Tally:
             matched |= {name: self.kept_counts(name) for name in INVARIANT_METRICS}
             checked |= dict.fromkeys(INVARIANT_METRICS, checked[INVARIANTS])
         own_names = [prefix + name for name in self.check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)]
-        has_actions = {**has_actions, **dict.fromkeys(own_names, np.ones_like(self.trials, dtype=np.bool_))}
+        all_names = (AGENT_ERRORS, *own_names)
+        has_actions = {**has_actions, **dict.fromkeys(all_names, np.ones_like(self.trials, dtype=np.bool_))}
         return replace(
             self,
             measured=self.trials,
@@ -468,6 +482,16 @@ def format_means(old: Floats, new: Floats) -> str:
     """The means of a figure on both sides, over the tasks that have it on both."""
     is_known = ~np.isnan(old) & ~np.isnan(new)
     return f"{old[is_known].mean():.3f} → {new[is_known].mean():.3f} (n={int(is_known.sum())})"
+
+
+def format_agent_errors(pairs: Pairs) -> str:
+    """The numbers of simulations that ended in an agent error on both sides."""
+    counts = [int(side.agent_errors.sum()) for side in pairs.sides]
+    totals = [int(side.measured.sum()) for side in pairs.sides]
+    if totals[0] == totals[1]:
+        return f"{counts[0]} → {counts[1]} of {totals[0]} simulations"
+    parts = [f"{count} of {total}" for count, total in zip(counts, totals, strict=True)]
+    return f"{' → '.join(parts)} simulations"
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:

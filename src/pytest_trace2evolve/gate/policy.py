@@ -34,7 +34,14 @@ from pytest_trace2evolve.gate.calibrated import (
     format_check_counts,
     ungated_check_results,
 )
-from pytest_trace2evolve.gate.columns import CHECK_PREFIX, INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import (
+    AGENT_ERRORS,
+    CHECK_PREFIX,
+    INVARIANTS,
+    Counts,
+    Flags,
+    Floats,
+)
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
     METRICS,
@@ -43,6 +50,7 @@ from pytest_trace2evolve.gate.pairs import (
     Comparisons,
     Pairs,
     Tally,
+    format_agent_errors,
     format_means,
     mean_of,
 )
@@ -150,6 +158,11 @@ def _format_max_steps(pairs: Pairs) -> str:
     return f"{old_count} → {new_count} simulations"
 
 
+def _agent_error_rise(comparisons: Comparisons) -> Floats:
+    old, new = (side.agent_errors.sum(axis=1) for side in (comparisons.baseline, comparisons.candidate))
+    return np.where(old + new > 0, (new - old).astype(np.float64), np.nan)
+
+
 REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _is_rise)
 REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.figure(REWARD))
 
@@ -173,6 +186,15 @@ WATCHED_CHECKS: tuple[Check, ...] = (
     ),
 )
 """The checks of the policy `strict` besides those of the reward."""
+
+NO_MORE_AGENT_ERRORS = PointCheck(
+    "no_more_agent_errors",
+    _agent_error_rise,
+    lambda rise: np.asarray(rise <= 0),
+    format_agent_errors,
+    not_applicable_reason="no simulation ended in an agent error",
+)
+"""A check of the policy `strict` that is absent from verdicts on evidence without agent errors."""
 
 
 def _own_check_codes(comparisons: Comparisons, check_id: str) -> Counts:
@@ -224,7 +246,8 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
 class Strict(Policy):
     """A policy on point estimates: one check of the reward for each goal, and further checks.
 
-    `omitted_checks` holds the ids of the project's own checks that are left out.
+    `omitted_checks` holds the ids of the project's own checks that are left out, and the id of
+    `NO_MORE_AGENT_ERRORS` if it is left out.
     """
 
     name: str
@@ -245,8 +268,15 @@ class Strict(Policy):
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Evaluate every check."""
         results = [run_check(check, pairs) for check in self.checks(question.goal)]
+        agent_error_result = NO_MORE_AGENT_ERRORS.evaluate(pairs)
+        if self._watches_agent_errors and agent_error_result.status is not CheckStatus.NOT_APPLICABLE:
+            results.append(agent_error_result)
         results += [_own_check_result(pairs, name) for name in self._own_checks(pairs.comparisons)]
         return Judgement((*results, *ungated_check_results(pairs)))
+
+    @property
+    def _watches_agent_errors(self) -> bool:
+        return NO_MORE_AGENT_ERRORS.id not in self.omitted_checks
 
     def _own_checks(self, comparisons: Comparisons) -> list[str]:
         """The ids of the project's own checks that the policy includes."""
@@ -260,6 +290,8 @@ class Strict(Policy):
         """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
         checks = self.checks(question.goal)
         codes = [check.status_codes(comparisons) for check in checks if isinstance(check, PointCheck)]
+        if self._watches_agent_errors:
+            codes.append(NO_MORE_AGENT_ERRORS.status_codes(comparisons))
         codes += [_own_check_codes(comparisons, name) for name in self._own_checks(comparisons)]
         return np.stack(codes)
 
@@ -270,7 +302,7 @@ STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED_CHECKS)
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, REWARD_NOT_WORSE)
+_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, NO_MORE_AGENT_ERRORS, REWARD_NOT_WORSE)
 
 RESERVED_IDS = frozenset(
     {
@@ -281,6 +313,7 @@ RESERVED_IDS = frozenset(
         "worst_case",
         "best_case",
         "lost_again",
+        "all_agent_errors",
     }
 ).union(check.id for check in _STRICT_CHECKS)
 """Ids that neither a plugin's check nor one of the project's own checks may have."""
@@ -407,7 +440,7 @@ def _build_strict(
         STRICT,
         name=path.stem,
         watched_checks=tuple(check for check in checks if check.id not in disabled_ids),
-        omitted_checks=frozenset(disabled_ids.intersection(own_checks)),
+        omitted_checks=frozenset(disabled_ids.intersection([*own_checks, NO_MORE_AGENT_ERRORS.id])),
     )
 
 
@@ -421,7 +454,7 @@ def _build_calibrated(
         if name not in known_ids:
             raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
         if check.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in (*plugin_checks, *own_checks):
+            if name in (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS) or name in (*plugin_checks, *own_checks):
                 raise PolicyError(f"{path}: checks.{name}: this check has no margin; remove 'margin'")
             margins[name] = check.margin
         if check.alpha is not None:
