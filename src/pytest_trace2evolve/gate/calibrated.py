@@ -36,10 +36,12 @@ from pytest_trace2evolve.gate.intervals import (
 )
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
+    MIN_MEASURED,
     REGRESSIONS,
     REWARD,
     Comparisons,
     Pairs,
+    Tally,
     format_agent_errors,
     format_means,
 )
@@ -241,6 +243,8 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
     # One of the project's own checks is undecided on identical evidence only without enough results.
     if pairs.is_identical and code == UNDECIDED and not is_claim and not is_own_check:
         status = CheckStatus.PASS
+    if is_own_check and code == UNDECIDED and has_too_few_results(pairs, metric):
+        return CheckResult(id=check_id, status=status, threshold=0.0, unit=SHARE_UNIT, detail=detail)
     level = rules.claim_alpha if is_claim or margin is not None else rules.harm_alpha
     return CheckResult(
         id=check_id,
@@ -322,6 +326,13 @@ def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
 def format_check_counts(pairs: Pairs, check_id: str) -> str:
     """Format the numbers of simulations that broke an own check, and of those without a result."""
     sides = pairs.sides
+    if has_too_few_results(pairs, check_id):
+        parts = [
+            f"{side.unchecked_counts(check_id).sum()} of {side.measured.sum()} simulations of the {name}"
+            for side, name in zip(sides, ("baseline", "candidate"), strict=True)
+            if _result_share(side, check_id) < MIN_MEASURED
+        ]
+        return f"no result in {' and '.join(parts)}"
     checked_counts = [int(side.checked[CHECK_PREFIX + check_id].sum()) for side in sides]
     broken_counts = [int(side.broken_counts(check_id, counts_unchecked=False).sum()) for side in sides]
     unchecked_counts = [int(side.unchecked_counts(check_id).sum()) for side in sides]
@@ -333,6 +344,16 @@ def format_check_counts(pairs: Pairs, check_id: str) -> str:
     if any(unchecked_counts):
         text += f"; without a result {unchecked_counts[0]} → {unchecked_counts[1]}"
     return text
+
+
+def has_too_few_results(pairs: Pairs, check_id: str) -> bool:
+    """Whether a side has no result of an own check for too many of its simulations."""
+    return any(_result_share(side, check_id) < MIN_MEASURED for side in pairs.sides)
+
+
+def _result_share(side: Tally, check_id: str) -> float:
+    measured = int(side.measured.sum())
+    return 1.0 - int(side.unchecked_counts(check_id).sum()) / measured if measured else 1.0
 
 
 def applies_to_any(pairs: Pairs, check_id: str) -> bool:

@@ -432,7 +432,8 @@ def _task_p_values(comparisons: Comparisons) -> tuple[Floats, Counts]:
 def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Finding:
     """Return the mean difference on exactly these tasks, with an error that comes from their trials alone.
 
-    The p-value of a claimed rise is exact, see `_fixed_tasks_gain_p`. For the bounds and for harm, Welch's variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
+    The p-value of a claimed rise is exact, see `_fixed_tasks_gain_p`. For the bounds and for harm, Welch's
+    variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
     `mean_bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side.
     """
     old, new = comparisons.baseline, comparisons.candidate

@@ -32,6 +32,7 @@ from pytest_trace2evolve.gate.calibrated import (
     Calibrated,
     applies_to_any,
     format_check_counts,
+    has_too_few_results,
     ungated_check_results,
 )
 from pytest_trace2evolve.gate.columns import (
@@ -230,6 +231,9 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
             unit=SHARE_UNIT,
             detail="applies to no simulation",
         )
+    if code == UNDECIDED and has_too_few_results(pairs, check_id):
+        detail = format_check_counts(pairs, check_id)
+        return CheckResult(id=check_id, status=STATUSES[code], threshold=0.0, unit=SHARE_UNIT, detail=detail)
     difference = pairs.comparisons.difference(CHECK_PREFIX + check_id)
     known_differences = difference[~np.isnan(difference)]
     return CheckResult(
@@ -454,7 +458,10 @@ def _build_calibrated(
         if name not in known_ids:
             raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
         if check.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS) or name in (*plugin_checks, *own_checks):
+            if name in (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS) or name in (
+                *plugin_checks,
+                *own_checks,
+            ):
                 raise PolicyError(f"{path}: checks.{name}: this check has no margin; remove 'margin'")
             margins[name] = check.margin
         if check.alpha is not None:

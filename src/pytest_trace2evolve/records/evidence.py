@@ -370,11 +370,28 @@ class SideDescription(Record):
 
 
 class ComparedSides(Record):
-    """Both sides of a comparison, and the differences between their agents that the candidate declares."""
+    """Both sides of a comparison, and the differences between their agents that the candidate declares.
+
+    Attributes:
+        changed_code: The files of the agent's code that differ.
+        is_same_candidate: Whether both sides are the same candidate id, although its text or the code of the
+            agent differs. The run then compares the working tree with an earlier state.
+    """
 
     baseline: SideDescription
     candidate: SideDescription
     declared: tuple[str, ...] = ()
+    changed_code: tuple[str, ...] = ()
+    is_same_candidate: bool = False
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_changes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `changed_code` and `is_same_candidate` unless something changed."""
+        record: dict[str, Any] = dump(self)
+        for name in ("changed_code", "is_same_candidate"):
+            if not record.get(name):
+                record.pop(name, None)
+        return record
 
     @property
     def lines(self) -> list[str]:

@@ -36,11 +36,13 @@ CHECK_NAMES: Mapping[str, str] = {
     "no_task_regressions": "regressions",
     "max_steps": "steps",
     "no_max_steps": "steps",
+    "agent_errors": "agent errors",
+    "no_more_agent_errors": "agent errors",
     "invariants": "rules",
 }
 """Short names of the built-in checks, by id, for the report."""
 
-COVERAGE_CHECKS = ("compared", "measured", "best_case", "worst_case", "lost_again")
+COVERAGE_CHECKS = ("compared", "measured", "best_case", "worst_case", "lost_again", "all_agent_errors")
 """Ids of checks that concern how much was measured, not the results."""
 
 OBSTACLE_TEXTS: Mapping[Obstacle | None, str] = {
@@ -85,6 +87,41 @@ def deciding_verdicts(summary: RunSummary) -> list[Verdict]:
     )
 
 
+def _changed_code(summary: RunSummary) -> list[str]:
+    """The files of the agent's code that differ from the baseline's, over all suites."""
+    sides = [suite.compared for suite in summary.suites if suite.compared is not None]
+    return list(dict.fromkeys(name for side in sides for name in side.changed_code))
+
+
+def is_working_tree(summary: RunSummary) -> bool:
+    """Whether the run compares an edited candidate, or edited code, with the same candidate's baseline."""
+    sides = [suite.compared for suite in summary.suites if suite.compared is not None]
+    return bool(sides) and all(side.is_same_candidate for side in sides)
+
+
+def subject(summary: RunSummary, quote: Quote) -> str:
+    """Name what the run measured: the candidate, and the agent's code if it differs from the baseline's."""
+    name = quote(summary.candidate)
+    code = _changed_code(summary)
+    code_text = f"changed code ({_first_names(code, quote)})" if code else ""
+    if is_working_tree(summary):
+        return f"the working tree ({code_text or f'{name}, edited'})"
+    return " and ".join(filter(None, (name, code_text)))
+
+
+def _first_names(names: Sequence[str], quote: Quote) -> str:
+    more_text = f" and {len(names) - 2} more" if names[2:] else ""
+    return ", ".join(map(quote, names[:2])) + more_text
+
+
+def _revision(summary: RunSummary) -> str:
+    """Return what there is to revise, as the object of a sentence."""
+    code = _changed_code(summary)
+    if is_working_tree(summary):
+        return f"the change of {_first_names(code, sanitize_line) if code else summary.candidate}"
+    return summary.candidate
+
+
 def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[str, str] | None = None) -> str:
     """Return the decision as a sentence, without the decision's name.
 
@@ -94,7 +131,7 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
         baseline: The baseline's name, quoted.
         names: Names to show instead of check ids.
     """
-    candidate, deciding = quote(summary.candidate), deciding_verdicts(summary)
+    candidate, deciding = subject(summary, quote), deciding_verdicts(summary)
     verdicts = [verdict for suite in summary.suites for verdict in suite.verdicts]
     shown_claim, open_claim = (claim.format(baseline) for claim in _CLAIM_TEXTS[_deciding_goal(verdicts)])
 
@@ -103,9 +140,14 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
 
     if summary.decision is Decision.PROMOTE:
         n_suspected = sum(len(verdict.suspected) for verdict in verdicts)
-        return f"{candidate} {shown_claim}" + (
-            f"; suspected regressions: {n_suspected}" if n_suspected else ""
-        )
+        risks = [f"suspected regressions: {n_suspected}"] if n_suspected else []
+        risks += [
+            f"more agent errors: {check.detail}"
+            for verdict in verdicts
+            for check in verdict.checks
+            if check.id == "agent_errors" and (check.estimate or 0) > 0
+        ]
+        return "; ".join([f"{candidate} {shown_claim}", *risks])
     if summary.decision is Decision.DISCARD:
         failed_names = quoted_names(
             sorted({check.id for verdict in deciding for check in _checks_with(verdict, CheckStatus.FAIL)})
@@ -123,6 +165,10 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
             f"{candidate} {shown_claim}, but " if any(not is_guard(verdict) for verdict in verdicts) else ""
         )
         return f"{claim_text}harm on {split_name}{more_text} is not ruled out"
+    if deciding and (resultless := [check.id for check in deciding[0].checks if has_no_result(check)]):
+        return (
+            f"{candidate} {open_claim}, because a check has no result: {', '.join(quoted_names(resultless))}"
+        )
     if deciding and (harm := _suspected_harm(deciding[0])):
         return f"{candidate} {shown_claim}, but harm is suspected: {', '.join(quoted_names(harm))}"
     return f"{candidate} {open_claim}"
@@ -136,6 +182,11 @@ def _suspected_harm(verdict: Verdict) -> list[str]:
     return (
         undecided_ids if is_claim_shown and not any(name in COVERAGE_CHECKS for name in undecided_ids) else []
     )
+
+
+def has_no_result(check: CheckResult) -> bool:
+    """Whether a check of one's own is open because it has no result for too many simulations."""
+    return check.status is CheckStatus.UNDECIDED and check.unit is not None and check.p is None
 
 
 def _deciding_goal(verdicts: Sequence[Verdict]) -> Goal:
@@ -168,11 +219,12 @@ def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str]:
     if verdict.decision is Decision.DISCARD:
         failed_checks = _checks_with(verdict, CheckStatus.FAIL)
         reason = " · ".join(map(_check_text, failed_checks)) if not is_guard(verdict) else verdict.reason
-        return reason or verdict.reason, f"revise or drop {summary.candidate}"
+        verb = "revise" if is_working_tree(summary) else "revise or drop"
+        return reason or verdict.reason, f"{verb} {_revision(summary)}"
     # Only a live run uses models.
     live_remedy = "rerun the same command to retry lost simulations"
     loss_remedy = live_remedy if summary.used else "record the lost simulations again"
-    return _open_reason(verdict, summary.candidate, loss_remedy)
+    return _open_reason(verdict, _revision(summary), loss_remedy)
 
 
 def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[str, str]:
@@ -185,6 +237,10 @@ def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[st
     if verdict.candidate.reward is None:
         return verdict.reason, loss_remedy
     undecided_checks = _checks_with(verdict, CheckStatus.UNDECIDED)
+    if failing := [check for check in undecided_checks if check.id == "all_agent_errors"]:
+        return failing[0].detail, "correct the agent, and rerun"
+    if resultless := [check for check in undecided_checks if has_no_result(check)]:
+        return "; ".join(map(_check_text, resultless)), "correct the check, and rerun"
     claim = next((check for check in undecided_checks if check.id.startswith("reward")), None)
     if claim is not None:
         needed = next((item for item in verdict.settling if item.check == claim.id), None)

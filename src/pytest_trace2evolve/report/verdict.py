@@ -25,13 +25,16 @@ from pytest_trace2evolve.report.conclusion import (
     FIXED_TASKS_TEXT,
     check_group_names,
     detectable_text,
+    has_no_result,
     headline,
     interval_text,
     is_guard,
+    is_working_tree,
     needed_evidence_text,
     p_text,
     reason_and_next_step,
     share_text,
+    subject,
 )
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
@@ -190,9 +193,11 @@ def _print_body(
 
 def _report_title(summary: RunSummary) -> str:
     baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
-    baseline_text = f" vs {baselines}" if baselines else ""
+    is_edit = is_working_tree(summary)
+    candidate = "the working tree" if is_edit else subject(summary, sanitize_line)
+    baseline_text = f" vs {'baseline ' if is_edit else ''}{baselines}" if baselines else ""
     suites = ", ".join(suite.name for suite in summary.suites if suite.name)
-    return f"trace2evolve: {summary.candidate}{baseline_text}" + (f" · {suites}" if suites else "")
+    return f"trace2evolve: {candidate}{baseline_text}" + (f" · {suites}" if suites else "")
 
 
 def _split_name(suite: str, split: str) -> str:
@@ -335,6 +340,10 @@ def _check_lines(verdict: Verdict, baseline: str, *, is_verbose: bool) -> list[t
             claim_lines.append((status, name, _dropped_tasks_text(verdict)))
         elif check.unit is None and (check.id in COVERAGE_CHECKS or check.id not in CHECK_NAMES):
             other_lines.append((status, _short_name(name).replace("_", " "), check.detail or status.value))
+        elif has_no_result(check):
+            open_lines.append((status, _short_name(name), check.detail))
+        elif status is CheckStatus.PASS and name == "agent errors" and (check.estimate or 0) > 0:
+            other_lines.append((status, name, f"{_answer_text(check, verdict)}: {check.detail}"))
         elif status is CheckStatus.PASS:
             passed_checks.append(check)
         else:

@@ -24,6 +24,7 @@ from pytest_trace2evolve.project.candidates import describe_source
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
     ComparedSides,
+    Provenance,
     SimulationEvidence,
     code_differences,
     describe_side,
@@ -38,7 +39,7 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
     """Check that the recorded facts of both sides allow a comparison.
 
     Returns:
-        Notes on facts that only one side recorded, and on changed code of the agent.
+        Notes on facts that only one side recorded, and on changed code of the agent or a changed candidate.
 
     Raises:
         ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
@@ -84,7 +85,18 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
         notes.append(
             f"{planned_suite.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
         )
+    if _is_edited(baseline_evidence.provenance, run_provenance):
+        notes.append(
+            f"{planned_suite.name}: {describe_source(plan.candidate.id)} or its prompt was edited after the "
+            f"baseline was measured; this run measures the edited candidate"
+        )
     return notes
+
+
+def _is_edited(baseline: Provenance, run: Provenance) -> bool:
+    """Return whether both sides have the same candidate id with different texts."""
+    old, new = baseline.candidate, run.candidate
+    return old is not None and new is not None and old.id == new.id and old.digest != new.digest
 
 
 def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
@@ -119,12 +131,18 @@ def compared_sides(
     baseline_models, run_models = (
         {name for record in side for name in record.models} for side in (baseline_records, records)
     )
+    changed_code = tuple(code_differences(baseline_provenance.agent.code, run_provenance.agent.code))
+    baseline_candidate = baseline_provenance.candidate
+    is_same_candidate = baseline_candidate is not None and baseline_candidate.id == plan.candidate.id
     return ComparedSides(
         baseline=describe_side(baseline_provenance, baseline_models),
         candidate=describe_side(run_provenance, run_models),
         declared=tuple(
             kind for kind in agent_changes(baseline_provenance, run_provenance) if kind in declared_kinds
         ),
+        changed_code=changed_code,
+        is_same_candidate=is_same_candidate
+        and (bool(changed_code) or _is_edited(baseline_provenance, run_provenance)),
     )
 
 

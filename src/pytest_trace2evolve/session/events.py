@@ -69,7 +69,7 @@ class Run:
         error: Why evidence could not be stored, so that the run does not count; empty if all was stored.
         exhausted_budget: The budget that ended the run early; empty if none did.
         has_saved_baselines: Whether a baseline was requested, and saved for every suite that ran, with every
-            trial measured.
+            trial measured and none ended by an agent error.
     """
 
     plan: Plan

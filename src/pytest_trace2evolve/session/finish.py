@@ -40,7 +40,7 @@ class StoredRun(NamedTuple):
     Attributes:
         notes: Notes for the user, a line each.
         has_saved_baselines: Whether a baseline was requested, and saved for every suite that ran, with every
-            trial measured.
+            trial measured and none ended by an agent error.
     """
 
     notes: list[str]
@@ -87,7 +87,13 @@ def store_run(
     for run, outcome in zip(runs, outcomes, strict=True) if plan.saving is not None else ():
         note, is_saved = _save_baseline(plan, run, outcome, ledger)
         notes.append(note)
-        has_saved_baselines = has_saved_baselines and is_saved and run.is_fully_measured
+        is_sound = run.is_fully_measured and not run.agent_error_count
+        has_saved_baselines = has_saved_baselines and is_saved and is_sound
+        if is_saved and run.agent_error_count:
+            notes.append(
+                f"the saved baseline holds {run.agent_error_count} simulations that ended in agent_error; "
+                "correct the agent, and measure it again with --t2e-baseline-mode update"
+            )
     if totals is not None:
         _write_totals(plan, *totals)
     if run_verdict is not None:

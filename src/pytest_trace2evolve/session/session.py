@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import open_answer_stores
 from pytest_trace2evolve.engine.function_agent import FunctionFactory, make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
+from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError, shorten
 from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
@@ -431,6 +432,7 @@ class Session:
         ]
         self.notes += self._agent_error_notes(runs)
         self.notes += self._check_failure_notes()
+        self.notes += self._agent_error_notes(runs)
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
@@ -474,6 +476,30 @@ class Session:
             is_sealed = partial(is_sealed_task, self.plan, planned_suite)
             lines = describe_check_failures(failures, is_sealed, self.plan.project.root)
             notes += [f"{name}: {line}" for line in lines]
+        return notes
+
+    def _agent_error_notes(self, runs: Sequence[SuiteRun]) -> list[str]:
+        """Count the simulations that ended in an agent error, by suite, with the first error.
+
+        For a sealed split, only the beginning of the error is quoted, because the rest may quote the trace.
+        """
+        notes = []
+        for run in runs:
+            if not run.agent_error_count:
+                continue
+            planned_suite = run.planned_suite
+            text = (
+                f"{planned_suite.name}: {run.agent_error_count} of {len(run.records)} simulations ended in "
+            )
+            text += TerminationReason.AGENT_ERROR.value
+            errors = {task_id: task.agent_error for task_id, task in run.runs.items() if task.agent_error}
+            if errors:
+                task_id = min(errors, key=natural_sort_key)
+                error = errors[task_id]
+                if is_sealed_task(self.plan, planned_suite, task_id):
+                    error = re.split(r"[:;] | ['\"]", error, maxsplit=1)[0]
+                text += f": {shorten(error, 200)}"
+            notes.append(text)
         return notes
 
     def _suite_runs(self, stop_reason: str) -> list[SuiteRun]:

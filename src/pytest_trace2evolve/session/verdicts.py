@@ -22,6 +22,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.records.ledger import DrawOrigin, Evaluation
 from pytest_trace2evolve.records.task import natural_sort_key
+from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
 from pytest_trace2evolve.session.comparability import compared_sides, unrecorded_files
@@ -51,6 +52,11 @@ class SuiteRun:
         return all(
             run.records and not run.lost_trials and not run.unmeasured_trials for run in self.runs.values()
         )
+
+    @property
+    def agent_error_count(self) -> int:
+        """The number of simulations that ended in an agent error."""
+        return sum(record.termination_reason == TerminationReason.AGENT_ERROR for record in self.records)
 
     @property
     def fresh_trials(self) -> dict[str, FreshTrials]:
