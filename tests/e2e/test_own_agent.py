@@ -32,7 +32,10 @@ EXPECTED = {
     "trace2evolve show RUN renew-reserved": (0, "Shall I renew loan L3, Ulysses?"),
     "pytest --candidate v1": (0, "PROMOTE: v1 is better than v0"),
     "trace2evolve baseline promote RUN": (0, "baselines/desk/v1.json: written"),
-    "pytest --candidate v1 --t2e-baseline v1 --t2e-goal no-regression": (1, "DISCARD: v1"),
+    "pytest --candidate v1 --t2e-baseline v1 --t2e-goal no-regression": (
+        1,
+        "DISCARD: the working tree (changed: desk/agent.py) fails on reward",
+    ),
     "pytest --candidate v0 --t2e-gate off": (1, "1 failed, 3 passed"),
     "trace2evolve lock": (0, "desk: development 5;"),
     "pytest --candidate v2": (0, "PROMOTE: v2 is better than v0"),

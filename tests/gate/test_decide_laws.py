@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS
+from pytest_trace2evolve.gate.columns import AGENT_ERRORS, INVARIANT_METRICS, INVARIANTS
 from pytest_trace2evolve.gate.decide import decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
@@ -51,7 +51,8 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
         sides: tuple[Side, Side] = [], []
         for (which, side), task, trial in product(enumerate(sides), range(tasks), range(trials)):
             reward = float(which) if better and draw(st.booleans()) else draw(rewards)
-            end = "max_steps" if reward == 0.0 and draw(st.integers(0, 9)) == 0 else "user_stop"
+            failed_end = draw(st.sampled_from([*["user_stop"] * 8, "max_steps", "agent_error"]))
+            end = failed_end if reward == 0.0 else "user_stop"
             record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
             kind = draw(st.sampled_from([Invariant.PROMISES, Invariant.CONSENT])) if watched else None
             broken = {kind: draw(st.integers(0, 1))} if kind and reward is not None else None
@@ -75,6 +76,7 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
         def of_kind(one: Tally, name: str, kind: str) -> np.ndarray:
             # A kind that a side broke in no trial has no key: all its trials kept it.
             rest = one.checked.get(INVARIANTS, none) if kind in INVARIANT_METRICS else none
+            rest = one.measured if kind == AGENT_ERRORS else rest
             return np.asarray(getattr(one, name).get(kind, rest))
 
         return Tally(

@@ -218,6 +218,43 @@ def test_a_working_tree_with_a_tool_that_always_raises_is_discarded(story: Story
     story.refactor()
     verdict = story.gate("v1", "--t2e-baseline", "v1", "--t2e-goal", "no-regression")
     assert verdict["verdict"] == "discard", verdict["text"]
+    assert "trace2evolve: the working tree vs baseline v1 · hotel" in verdict["text"]
+    assert "next: revise the change of app/bot.py" in verdict["text"]
+
+
+def test_the_verdict_names_changed_code_and_an_edited_prompt(story: Story) -> None:
+    bot = story.root / "app/bot.py"
+    bot.write_text(bot.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+    story.candidate("v6", "v1", "prompt: prompts/v1.md")
+    verdict = story.gate("v6", "--t2e-goal", "no-regression")
+    assert "v6 and changed code (app/bot.py) shows no regression" in verdict["text"]
+    assert verdict["suites"]["hotel"]["compared"]["changed_code"] == ["app/bot.py"]
+    bot.write_text(bot.read_text(encoding="utf-8").removesuffix("# edited\n"), encoding="utf-8")
+    (story.root / "prompts/v0.md").write_bytes((story.root / "prompts/v1.md").read_bytes())
+    verdict = story.gate("v0", "--t2e-baseline", "v0")
+    assert "PROMOTE: the working tree (changed: v0) is better than v0" in verdict["text"]
+    assert "v0.md or its prompt was edited after the baseline was measured" in " ".join(
+        verdict["text"].split()
+    )
+
+
+@pytest.mark.parametrize("result", ["None", "lambda message: None"], ids=["make", "run"])
+def test_an_agent_that_cannot_work_is_saved_with_exit_1_and_never_promoted(
+    result: str, new: Story, tmp_path: Path
+) -> None:
+    story = new.copy(tmp_path / "hotel")
+    code = f"def make(tools, candidate):\n    return {result}\n"
+    (story.root / "app/bot.py").write_text(code, encoding="utf-8")
+    saved = story.save("v0")
+    assert saved.status == 1
+    text = " ".join(saved.text.split())
+    assert "note: hotel: 24 of 24 simulations ended in agent_error: " in text
+    assert f"{'run' if 'message' in result else 'make'} returned NoneType" in text
+    assert "the saved baseline holds 24 simulations that ended in agent_error" in text
+    (story.root / "app/bot.py").write_text(f"{code}# edited\n", encoding="utf-8")
+    verdict = story.gate("v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
+    assert verdict["verdict"] == "inconclusive"
+    assert "all 24 simulations of the candidate ended in agent_error" in verdict["text"]
 
 
 def test_a_changed_tool_description_is_gated(story: Story) -> None:

@@ -86,7 +86,14 @@ def test_lost_simulations_fail_the_session(
 def test_an_agent_that_raises_fails_the_session(project: DeskProject) -> None:
     project.pytester.makeconftest(CONFTEST + RAISING)
     result = project.run("--candidate=v0", SAVE)
-    result.stdout.fnmatch_lines(["note: baseline saved: baselines/desk/v0.json"])
+    result.stdout.fnmatch_lines(
+        [
+            "note: desk: * simulations ended in agent_error: ValueError*",
+            "note: baseline saved: baselines/desk/v0.json",
+            "note: the saved baseline holds * simulations that ended in agent_error; *",
+        ]
+    )
+    assert "broken" not in result.stdout.str().partition("ended in agent_error")[2].splitlines()[0]
     assert NOTE not in result.stdout.str()
     assert result.ret == 1
 

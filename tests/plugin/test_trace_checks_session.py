@@ -156,9 +156,11 @@ def test_a_check_that_fails_has_no_result_and_blocks(checked: DeskProject) -> No
     result.stdout.fnmatch_lines(
         [
             "*asks_first 0 of 0 (8 without a result)*",
-            "*? asks_first *0 of 24 → 0 of 16 simulations; without a result 0 → 8*",
+            " ? asks_first *no result in 8 of 24 simulations of the candidate",
             f"{note} it raised KeyError (conftest.py:{line})",
-            "INCONCLUSIVE: *",
+            "INCONCLUSIVE: *because a check has no result: asks_first*",
+            " why:  asks_first: no result in 8 of 24 simulations of the candidate",
+            " next: correct the check, and rerun",
         ]
     )
     assert result.ret == 10

@@ -103,10 +103,9 @@ def subject(summary: RunSummary, quote: Quote) -> str:
     """Name what the run measured: the candidate, and the agent's code if it differs from the baseline's."""
     name = quote(summary.candidate)
     code = _changed_code(summary)
-    code_text = f"changed code ({_first_names(code, quote)})" if code else ""
     if is_working_tree(summary):
-        return f"the working tree ({code_text or f'{name}, edited'})"
-    return " and ".join(filter(None, (name, code_text)))
+        return f"the working tree (changed: {_first_names(code, quote) if code else name})"
+    return f"{name} and changed code ({_first_names(code, quote)})" if code else name
 
 
 def _first_names(names: Sequence[str], quote: Quote) -> str:

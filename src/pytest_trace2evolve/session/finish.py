@@ -90,9 +90,10 @@ def store_run(
         is_sound = run.is_fully_measured and not run.agent_error_count
         has_saved_baselines = has_saved_baselines and is_saved and is_sound
         if is_saved and run.agent_error_count:
+            count = run.agent_error_count
             notes.append(
-                f"the saved baseline holds {run.agent_error_count} simulations that ended in agent_error; "
-                "correct the agent, and measure it again with --t2e-baseline-mode update"
+                f"the saved baseline holds {count} simulation{'' if count == 1 else 's'} that ended in "
+                "agent_error; correct the agent, and measure it again with --t2e-baseline-mode update"
             )
     if totals is not None:
         _write_totals(plan, *totals)

@@ -1,0 +1,146 @@
+"""Agent errors are measured failures, and the gate watches them."""
+
+import numpy as np
+import pytest
+
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.calibration import DrawSettings, pool_of, resample
+from pytest_trace2evolve.gate.columns import build_columns
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.protocols import Policy
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Estimand, Goal
+from tests.gate.verdicts import check, judged, policy_of
+from tests.gate_helpers import Side, ids, lost, sim
+
+THESE_TASKS = CALIBRATED.for_suite(Estimand.SUITE)
+TRIALS = 4
+
+
+def run(tasks: int, passing: int, errors: dict[int, int] | None = None) -> Side:
+    """So many tasks, of which the first ones pass; failed trials end in an agent error as often as stated."""
+    return [
+        sim(
+            task,
+            float(task < passing),
+            trial=trial,
+            end="agent_error" if task >= passing and trial < (errors or {}).get(task, 0) else "user_stop",
+        )
+        for task in range(tasks)
+        for trial in range(TRIALS)
+    ]
+
+
+def names(policy: Policy, goal: Goal) -> set[str]:
+    return {one.id for one in judged(run(10, 8), run(10, 8), goal, policy).checks}
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_evidence_without_agent_errors_has_no_check_of_them(goal: Goal) -> None:
+    for policy in (CALIBRATED, THESE_TASKS, STRICT):
+        assert not any("agent_error" in name for name in names(policy, goal))
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_new_errors_where_the_baseline_already_failed_are_harm(goal: Goal) -> None:
+    verdict = judged(run(10, 8), run(10, 8, {8: 4, 9: 4}), goal, THESE_TASKS)
+    found = check(verdict, "agent_errors")
+    assert found.status is CheckStatus.FAIL
+    assert found.p == pytest.approx(1 / 70**2)
+    assert found.detail == "0 → 8 of 40 simulations"
+    assert verdict.decision is Decision.DISCARD
+
+
+def test_as_many_errors_as_before_are_no_harm() -> None:
+    errors = {8: 2, 9: 1}
+    verdict = judged(run(10, 8, errors), run(10, 8, errors), Goal.NO_REGRESSION, THESE_TASKS)
+    assert check(verdict, "agent_errors").status is CheckStatus.PASS
+    assert verdict.decision is Decision.PROMOTE
+
+
+def test_tasks_are_the_units_if_the_suite_is_a_sample() -> None:
+    few = judged(run(30, 20), run(30, 20, {20: 4, 21: 4}), Goal.NO_REGRESSION)
+    assert check(few, "agent_errors").p == pytest.approx(0.25)
+    many = judged(run(30, 20), run(30, 20, dict.fromkeys(range(20, 30), 4)), Goal.NO_REGRESSION)
+    assert check(many, "agent_errors").status is CheckStatus.FAIL
+    assert many.decision is Decision.DISCARD
+
+
+def test_strict_fails_on_any_further_error() -> None:
+    assert ids(judged(run(9, 6), run(9, 6, {7: 1}), Goal.HOLD, STRICT), CheckStatus.FAIL) == {
+        "no_more_agent_errors"
+    }
+    assert judged(run(9, 6, {7: 1}), run(9, 6, {7: 1}), Goal.HOLD, STRICT).decision is Decision.PROMOTE
+
+
+def test_a_policy_can_leave_the_check_out() -> None:
+    for text in (
+        "estimand = 'suite'\n[checks.agent_errors]\nwatch = false\n",
+        "base = 'strict'\n[checks.no_more_agent_errors]\nwatch = false\n",
+    ):
+        verdict = judged(run(9, 6), run(9, 6, {7: 4, 8: 4}), Goal.HOLD, policy_of(text))
+        assert not any("agent_errors" in one.id for one in verdict.checks)
+
+
+@pytest.mark.parametrize("goal", Goal)
+@pytest.mark.parametrize("policy", [CALIBRATED, THESE_TASKS, STRICT], ids=["tasks", "suite", "strict"])
+def test_an_agent_that_always_fails_by_an_error_is_never_promoted(policy: Policy, goal: Goal) -> None:
+    broken = run(10, 0, dict.fromkeys(range(10), TRIALS))
+    for old in (run(10, 0), broken):
+        verdict = judged(old, broken, goal, policy)
+        assert verdict.decision is not Decision.PROMOTE
+        assert "all_agent_errors" in ids(verdict, CheckStatus.UNDECIDED)
+
+
+def test_a_lost_error_still_counts_against_a_promotion() -> None:
+    old, errors = run(30, 20), dict.fromkeys(range(20, 24), 2)
+    new = run(30, 20, errors)
+    assert judged(old, new, Goal.NO_REGRESSION, THESE_TASKS).decision is Decision.DISCARD
+    partly = [lost(one) if one.termination_reason == "agent_error" and one.trial else one for one in new]
+    assert judged(old, partly, Goal.NO_REGRESSION, THESE_TASKS).decision is not Decision.PROMOTE
+
+
+def test_resampled_runs_have_errors_too() -> None:
+    pool = pool_of(build_columns(run(10, 8, {8: 4, 9: 2})))
+    drawn = resample(np.random.default_rng(1), pool, DrawSettings(2, has_fixed_tasks=True), 50)
+    assert drawn.baseline.agent_errors[:, 8].min() == 2
+    assert drawn.candidate.agent_errors[:, :8].max() == 0
+
+
+# A gain on exactly these tasks.
+
+
+def coins(*passes: int, trials: int = TRIALS) -> Side:
+    return [
+        sim(task, float(trial < count), trial=trial)
+        for task, count in enumerate(passes)
+        for trial in range(trials)
+    ]
+
+
+def test_a_gain_on_these_tasks_has_the_p_of_the_permutation_test() -> None:
+    verdict = judged(coins(0, 4, 4, 0), coins(4, 4, 4, 0), policy=THESE_TASKS)
+    assert check(verdict, "reward_improved").p == pytest.approx(1 / 70)
+    verdict = judged(coins(0, 2, 2, 0, trials=2), coins(2, 2, 2, 0, trials=2), policy=THESE_TASKS)
+    assert check(verdict, "reward_improved").p == pytest.approx(1 / 6)
+    assert verdict.decision is Decision.INCONCLUSIVE
+
+
+def test_rewards_between_0_and_1_are_tested_by_sign_flips() -> None:
+    old = [with_reward(one, 0.25) for one in coins(*[0] * 6)]
+    new = [with_reward(one, 0.5) for one in coins(*[0] * 6)]
+    assert check(judged(old, new, policy=THESE_TASKS), "reward_improved").p == pytest.approx(2**-6)
+
+
+def with_reward(record: SimulationEvidence, reward: float) -> SimulationEvidence:
+    return record.model_copy(update={"reward": reward})
+
+
+@pytest.mark.parametrize(("trials", "rates"), [(2, (0.5, 1, 1, 0)), (4, (0.5, 0.5, 1, 0)), (8, (0.5,) * 4)])
+def test_tasks_that_are_coins_are_rarely_promoted(trials: int, rates: tuple[float, ...]) -> None:
+    random = np.random.default_rng(3)
+    promoted = 0
+    for _ in range(200):
+        old, new = (coins(*random.binomial(trials, rates), trials=trials) for _ in range(2))
+        promoted += judged(old, new, policy=THESE_TASKS).decision is Decision.PROMOTE
+    assert promoted <= 10
