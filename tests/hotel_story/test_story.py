@@ -248,7 +248,7 @@ def test_an_agent_that_cannot_work_is_saved_with_exit_1_and_never_promoted(
     saved = story.save("v0")
     assert saved.status == 1
     text = " ".join(saved.text.split())
-    assert "note: hotel: 24 of 24 simulations ended in agent_error: " in text
+    assert "note: hotel: agent errors in 24 of 24 simulations (first: " in text
     assert f"{'run' if 'message' in result else 'make'} returned NoneType" in text
     assert "the saved baseline holds 24 simulations that ended in agent_error" in text
     (story.root / "app/bot.py").write_text(f"{code}# edited\n", encoding="utf-8")

@@ -277,7 +277,7 @@ def test_an_unusable_answer_is_explained_for_every_split(
     lines = explanation(result, "discovery::opened")
     assert lines[2:4] == ["E   ended early: agent_error", reason]
     text = " ".join(result.stdout.str().split())
-    assert "agent errors: 14 of 14 simulations (first: respond returned dict, not a Message)" in text
+    assert "agent errors in 14 of 14 simulations (first: respond returned dict, not a Message)" in text
 
 
 def test_the_report_counts_errors_without_the_words_of_a_sealed_trace(
@@ -285,7 +285,7 @@ def test_the_report_counts_errors_without_the_words_of_a_sealed_trace(
 ) -> None:
     vault(project, "heldout", capsys)
     result = project.run("--candidate=v1", "--t2e-trials=3", "--t2e-gate=off")
-    result.stdout.fnmatch_lines(["note: agent errors: 1 of 24 simulations (first: ValueError)"])
+    result.stdout.fnmatch_lines(["note: desk: agent errors in 1 of 24 simulations (first: ValueError)"])
 
 
 @pytest.fixture

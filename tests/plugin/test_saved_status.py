@@ -88,12 +88,12 @@ def test_an_agent_that_raises_fails_the_session(project: DeskProject) -> None:
     result = project.run("--candidate=v0", SAVE)
     result.stdout.fnmatch_lines(
         [
-            "note: desk: * simulations ended in agent_error: ValueError*",
+            "note: desk: agent errors in * simulations (first: ValueError*",
             "note: baseline saved: baselines/desk/v0.json",
             "note: the saved baseline holds * simulations that ended in agent_error; *",
         ]
     )
-    assert "broken" not in result.stdout.str().partition("ended in agent_error")[2].splitlines()[0]
+    assert "broken" not in result.stdout.str().partition("agent errors in ")[2].splitlines()[0]
     assert NOTE not in result.stdout.str()
     assert result.ret == 1
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import sqlite3
 import tempfile
 import threading
@@ -17,7 +16,7 @@ from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import open_answer_stores
 from pytest_trace2evolve.engine.function_agent import FunctionFactory, make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError, shorten
+from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
@@ -25,7 +24,6 @@ from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.budget import SimulationState
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.task import natural_sort_key
-from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -432,7 +430,6 @@ class Session:
         ]
         self.notes += self._agent_error_notes(runs)
         self.notes += self._check_failure_notes()
-        self.notes += self._agent_error_notes(runs)
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
@@ -453,20 +450,24 @@ class Session:
         return run
 
     def _agent_error_notes(self, runs: Sequence[SuiteRun]) -> list[str]:
-        """Count the simulations that an error of the agent ended, and describe the first error."""
-        records = [record for suite_run in runs for record in suite_run.records]
-        count = sum(record.termination_reason == TerminationReason.AGENT_ERROR for record in records)
-        if not count:
-            return []
-        texts = (
-            error.shown_text(is_sealed=is_sealed_task(self.plan, suite_run.planned_suite, task_id))
-            for suite_run in runs
-            for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
-            if (error := run.agent_error) is not None
-        )
-        first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
-        first = f" (first: {first_text})" if first_text else ""
-        return [f"agent errors: {count} of {len(records)} simulations{first}"]
+        """Count the simulations that an error of the agent ended, by suite, and describe the first error."""
+        notes = []
+        for suite_run in runs:
+            if not suite_run.agent_error_count:
+                continue
+            planned_suite = suite_run.planned_suite
+            texts = (
+                error.shown_text(is_sealed=is_sealed_task(self.plan, planned_suite, task_id))
+                for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
+                if (error := run.agent_error) is not None
+            )
+            first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
+            first = f" (first: {first_text})" if first_text else ""
+            notes.append(
+                f"{planned_suite.name}: agent errors in {suite_run.agent_error_count} of "
+                f"{len(suite_run.records)} simulations{first}"
+            )
+        return notes
 
     def _check_failure_notes(self) -> list[str]:
         """Describe the simulations that the project's own checks have no result for."""
@@ -476,30 +477,6 @@ class Session:
             is_sealed = partial(is_sealed_task, self.plan, planned_suite)
             lines = describe_check_failures(failures, is_sealed, self.plan.project.root)
             notes += [f"{name}: {line}" for line in lines]
-        return notes
-
-    def _agent_error_notes(self, runs: Sequence[SuiteRun]) -> list[str]:
-        """Count the simulations that ended in an agent error, by suite, with the first error.
-
-        For a sealed split, only the beginning of the error is quoted, because the rest may quote the trace.
-        """
-        notes = []
-        for run in runs:
-            if not run.agent_error_count:
-                continue
-            planned_suite = run.planned_suite
-            text = (
-                f"{planned_suite.name}: {run.agent_error_count} of {len(run.records)} simulations ended in "
-            )
-            text += TerminationReason.AGENT_ERROR.value
-            errors = {task_id: task.agent_error for task_id, task in run.runs.items() if task.agent_error}
-            if errors:
-                task_id = min(errors, key=natural_sort_key)
-                error = errors[task_id]
-                if is_sealed_task(self.plan, planned_suite, task_id):
-                    error = re.split(r"[:;] | ['\"]", error, maxsplit=1)[0]
-                text += f": {shorten(error, 200)}"
-            notes.append(text)
         return notes
 
     def _suite_runs(self, stop_reason: str) -> list[SuiteRun]:
