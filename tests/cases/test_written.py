@@ -59,7 +59,7 @@ def written(tmp_path: Path, text: str, name: str = "tasks.yaml") -> list[Written
             r"user\.knows\._\.\[key\]: String should match",
         ),
         (START + "  expect: {says: [',']}\n", r"expect\.says\.0: String should match pattern"),
-        (START + "  expect: {says: no}\n", r"expect\.says: write a list: \[no\]; correct it"),
+        (START + "  expect: {says: no}\n", r"expect\.says: must be a list, not 'no'; correct it"),
         (START + "  expect: {says: []}\n", r"expect\.says: has no value; add one, or remove the key"),
         (
             START + "  expect: {data: , says: [x]}\n",

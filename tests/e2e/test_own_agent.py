@@ -37,6 +37,7 @@ EXPECTED = {
         "DISCARD: the working tree (changed: desk/agent.py) fails on reward",
     ),
     "pytest --candidate v0 --t2e-gate off": (1, "1 failed, 3 passed"),
+    "trace2evolve cases check tasks.yaml": (0, "tasks.yaml: 5 of 5 tasks admitted"),
     "trace2evolve lock": (0, "desk: development 5;"),
     "pytest --candidate v2": (0, "PROMOTE: v2 is better than v0"),
 }

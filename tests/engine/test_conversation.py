@@ -226,7 +226,8 @@ def test_an_answer_that_is_no_message_is_the_agents_failure(
 ) -> None:
     done = simulate(idle, desk, Scripted(answer), CHATTER)
     assert done.termination_reason == "agent_error"
-    assert done.model_dump()["info"] == {"error": f"respond returned {type(answer).__name__}, not a Message"}
+    text = f"respond returned {type(answer).__name__}, not a Message"
+    assert done.model_dump()["info"] == {"error": text, "cause": text}
 
 
 class OverloadedError(Exception):

@@ -134,7 +134,7 @@ def test_missing_results_never_pass(policy: Policy) -> None:
         verdict, check = judge(side(["KKKK"] * 12), shifted(side(["EEEE"] * 12)), policy, goal)
         assert check.status is CheckStatus.UNDECIDED
         assert verdict.decision is not Decision.PROMOTE
-        assert check.detail == "0 of 48 → 0 of 0 simulations; without a result 0 → 48"
+        assert check.detail == "no result in 48 of 48 simulations of the candidate"
 
 
 def test_missing_results_do_not_pass_because_the_evidence_is_identical() -> None:

@@ -84,7 +84,7 @@ def test_a_lost_simulation_is_neither_scored_nor_promoted(project: DeskProject) 
         [
             " [?] measured  *100.0% and 75.0% of runs",
             " [?] worst case  *would not pass: no_max_steps",
-            "INCONCLUSIVE: v1 is not shown to be better than v0 *",
+            "INCONCLUSIVE: v1 and changed code (conftest.py) is not shown to be better than v0*",
             " why:  1 simulation lost; measured 100.0% and 75.0% of runs; worst case would not pass: *",
         ]
     )

@@ -118,11 +118,11 @@ def test_an_unknown_estimand_is_named(own: DeskProject) -> None:
     result.stderr.fnmatch_lines(["ERROR: *desk.toml: *estimand*"])
 
 
-def test_compare_asks_about_the_suite_it_is_given(own: DeskProject, command: Command) -> None:
+def test_compare_asks_about_the_suite_of_the_evidence(own: DeskProject, command: Command) -> None:
     command("lock")
     compared(own)
     runs = [str(run) for run in own.runs]
     done = command("compare", runs[0], runs[-1], "--suite=desk", "--split=heldout", "--json")
     assert json.loads(done.stdout)["estimand"] == "suite", done.stderr
     done = command("compare", runs[0], runs[-1], "--json")
-    assert json.loads(done.stdout)["estimand"] == "tasks"
+    assert json.loads(done.stdout)["estimand"] == "suite", "the suite that both sides record"

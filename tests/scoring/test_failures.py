@@ -141,9 +141,8 @@ def test_an_early_end_is_the_reason_and_only_messages_are_shown() -> None:
     failure = explain_failure(stuck, TASKS["close"], FakeWorld())
     assert failure == Failure(2, "ended early: max_steps", last_messages=tuple(messages))
     broken = simulation([], termination_reason="agent_error", info={"error": "no\nmessage"})
-    assert explain_failure(broken, TASKS["close"], FakeWorld()).reason == (
-        "ended early: agent_error: no message"
-    )
+    assert explain_failure(broken, TASKS["close"], FakeWorld()).reason == "ended early: agent_error"
+    assert broken.agent_error is not None
 
 
 def test_only_the_last_messages_and_the_first_differences_are_kept() -> None:

@@ -19,9 +19,9 @@ WORLD = hotel()
 
 
 def task(*not_calls: Any, **expect: Any) -> Task:
-    return WrittenTask.model_validate(
-        {"id": "t", "user": {"goal": "Cancel B17."}, "expect": {"not_calls": list(not_calls), **expect}}
-    ).to_task()
+    expectations = {"not_calls": list(not_calls), **expect}
+    given = {name: value for name, value in expectations.items() if value != []}
+    return WrittenTask.model_validate({"id": "t", "user": {"goal": "Cancel B17."}, "expect": given}).to_task()
 
 
 def scored(of: Task, *calls: tuple[str, dict[str, Any]]) -> Score:

@@ -127,7 +127,7 @@ def test_an_adapter_that_cannot_be_served(base: Path, adapter: Path, change: Cha
         ({"rank_pattern": [1]}, "rank_pattern: Input should be a valid dictionary"),
         ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern.q_proj: Input should be a valid number, not 'x'"),
         ({"bias": "all"}, "bias: Input should be 'none', not 'all'"),
-        ({"target_modules": None}, "target_modules: Input should be a valid list, not None"),
+        ({"target_modules": None}, "target_modules: must be a list, not None"),
         ({"target_modules": []}, "target_modules: Value should have at least 1 item"),
         ({"target_modules": ["q_proj", 5]}, "target_modules.1: Input should be a valid string, not 5"),
     ],

@@ -100,7 +100,7 @@ WORDS = st.sampled_from(
 TEXTS = st.lists(st.lists(WORDS, max_size=14).map(" ".join) | st.text(max_size=60), min_size=1, max_size=4)
 ANY_SCRIPT = st.sampled_from(sorted(SCRIPTS)).map(SCRIPTS.__getitem__)
 FIXED = """
-No that is all Thank you I do not know that All right thank you Are you sure Yes please
+No That that is all Thank you I do not know that All right thank you Are you sure Yes please
 No that is not what I want This leads nowhere Goodbye give up have to go now
 """.split()  # noqa: SIM905
 

@@ -232,7 +232,7 @@ BROKEN_STARTS = {
     "initialization data do not fit 'orders': it: Input should be a valid dictionary": {
         "agent_data": {"orders": []}
     },
-    "initialization data do not fit 'orders': items: Input should be a valid list, not 'none'": {
+    "initialization data do not fit 'orders': items: must be a list, not 'none'": {
         "agent_data": {"orders": {"#W1": {"items": "none"}}}
     },
     "the task has initialization data for the user, but the user has no database in this domain": {

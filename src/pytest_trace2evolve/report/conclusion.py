@@ -90,7 +90,9 @@ def deciding_verdicts(summary: RunSummary) -> list[Verdict]:
 def _changed_code(summary: RunSummary) -> list[str]:
     """The files of the agent's code that differ from the baseline's, over all suites."""
     sides = [suite.compared for suite in summary.suites if suite.compared is not None]
-    return list(dict.fromkeys(name for side in sides for name in side.changed_code))
+    names = list(dict.fromkeys(name for side in sides for name in side.changed_code))
+    # The values that a factory holds change with its file.
+    return [name for name in names if name != "(factory)"] or names
 
 
 def is_working_tree(summary: RunSummary) -> bool:

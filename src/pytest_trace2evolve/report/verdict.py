@@ -295,19 +295,25 @@ def _print_verdict(
         "bold",
     )
     lines = _guard_lines(verdict) if is_of_guard else _check_lines(verdict, baseline, is_verbose=is_verbose)
-    # A label that would leave too few columns for the text is wrapped with it.
+    # A name that leaves too few columns for the text is shortened; a list of names is wrapped with the text.
+    max_width = page.width // 2 - 5
     lines = [
-        (status, label, text) if cell_len(label) <= page.width // 2 - 5 else (status, "", f"{label}: {text}")
+        (status, label if ", " in label else shorten_middle(label, max_width), text)
         for status, label, text in lines
     ]
-    width = max((cell_len(label) for _, label, _ in lines), default=0)
+    widths = [cell_len(label) for _, label, _ in lines if cell_len(label) <= max_width]
+    width = max(widths, default=0)
     for status, label, text in lines:
-        gap = "  " if label else ""
-        page.print_line(
-            text,
-            label=f" {_STATUS_SIGNS[status]} {label}{' ' * (width - cell_len(label))}{gap}",
-            label_style=_STYLES[status],
-        )
+        sign = f" {_STATUS_SIGNS[status]} "
+        if cell_len(label) > max_width:
+            page.print_line(f"{label}: {text}", label=sign, label_style=_STYLES[status])
+        else:
+            gap = "  " if width else ""
+            page.print_line(
+                text,
+                label=f"{sign}{label}{' ' * (width - cell_len(label))}{gap}",
+                label_style=_STYLES[status],
+            )
     if verdict.reason and not is_of_guard and verdict.reason != run_reason:
         page.print_line(verdict.reason, label="   ")
     if verdict.left_out:

@@ -24,7 +24,7 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.failure import ABSENT, Difference
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
-from pytest_trace2evolve.records.score import Score, Status, ToolType
+from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.metrics import SUCCESS
@@ -124,15 +124,31 @@ def _find_warnings(written_task: WrittenTask, world: World) -> Iterator[str]:
         if isinstance(session, PlainSession) and isinstance(data := session.data(), Mapping):
             yield from _unknown_keys(written_task.expect.data or {}, data)
     script = slot_script_of(written_task.to_task())
-    changing_tools = {name for name, kind in world.tool_types().items() if kind is ToolType.WRITE}
-    for call in written_task.expect.calls or ():
+    if script is None:
+        return
+    for call in _changing_calls(written_task, world):
         words = [*call.name.split("_"), *map(str, (call.arguments or {}).values())]
         question = f"Shall I {' '.join(words)}?"
-        if script is not None and call.name in changing_tools and not SlotUser(script).agrees_to(question):
+        if not SlotUser(script).agrees_to(question):
             yield (
                 f"the scripted user would say no to {shorten(question, 120)!r}; if that proposal is right, "
                 "add a word of it and the words of the goal to user.agrees_to"
             )
+
+
+def _changing_calls(written_task: WrittenTask, world: World) -> Iterator[ExpectedCall]:
+    """Yield the expected calls that change the data."""
+    with contextlib.ExitStack() as stack:
+        changed, reference = (open_session(world, stack) for _ in range(2))
+        for session in (changed, reference):
+            session.initialise(written_task.to_task().initial_state)
+        for call in written_task.expect.calls or ():
+            if call.arguments is None or not world.changes_state(call.name):
+                continue
+            changed.call(call.name, dict(call.arguments), "assistant")
+            if not changed.same_state(reference):
+                yield call
+                reference.call(call.name, dict(call.arguments), "assistant")
 
 
 def _unknown_keys(expected: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[str]:

@@ -138,8 +138,7 @@ def first_problem(error: ValidationError, record_name: str = "file") -> str:
         "" if isinstance(problem["input"], dict | list) else f", not {shorten(repr(problem['input']), 200)}"
     )
     if problem["type"] in ("tuple_type", "list_type"):
-        example = f": [{shorten(problem['input'], 200)}]" if isinstance(problem["input"], str) else value
-        return f"{location}: write a list{example}"
+        return f"{location}: must be a list{value}"
     return f"{location}: {shorten(problem['msg'], 400)}{value}"
 
 
