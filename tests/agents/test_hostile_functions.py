@@ -376,7 +376,7 @@ def test_the_cause_of_an_error_quotes_nothing(outcomes: Outcomes, name: str) -> 
 
 
 LOST = {
-    "killed": "the agent's process was killed by signal 9; it printed nothing",
+    "killed": "the agent's process was killed by signal 9: it printed nothing",
     "network": "the agent could not reach a service: ConnectionResetError: gone",
 }
 

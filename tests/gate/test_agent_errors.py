@@ -100,6 +100,18 @@ def test_a_lost_error_still_counts_against_a_promotion() -> None:
     assert judged(old, partly, Goal.NO_REGRESSION, THESE_TASKS).decision is not Decision.PROMOTE
 
 
+@pytest.mark.parametrize("policy", [THESE_TASKS, STRICT])
+def test_lost_trials_of_the_baseline_may_have_been_errors(policy: Policy) -> None:
+    new = run(10, 6, dict.fromkeys(range(6, 10), 4))
+    old = [lost(one) if not one.reward and one.trial else one for one in run(10, 6)]
+    verdict = judged(old, new, Goal.NO_REGRESSION, policy)
+    assert ids(verdict, CheckStatus.FAIL) & {"agent_errors", "no_more_agent_errors"}
+    assert check(verdict, "best_case").status is (
+        CheckStatus.UNDECIDED if policy is THESE_TASKS else CheckStatus.PASS
+    )
+    assert (verdict.decision is Decision.DISCARD) == (policy is STRICT)
+
+
 def test_resampled_runs_have_errors_too() -> None:
     pool = pool_of(build_columns(run(10, 8, {8: 4, 9: 2})))
     drawn = resample(np.random.default_rng(1), pool, DrawSettings(2, has_fixed_tasks=True), 50)

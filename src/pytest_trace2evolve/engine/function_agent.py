@@ -253,7 +253,7 @@ class Child:
         status = self._transport.get_returncode() or 0
         if status in (-9, -15):
             return InfrastructureError(
-                f"the agent's process was killed by signal {-status}; {self._describe_output()}"
+                f"the agent's process was killed by signal {-status}: {self._describe_output()}"
             )
         ending = f"signal {-status}" if status < 0 else f"exit status {status}"
         return AgentCodeError(f"the agent's process ended with {ending}", f"; {self._describe_output()}")

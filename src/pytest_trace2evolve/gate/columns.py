@@ -69,11 +69,10 @@ class Columns:
             a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
             that invariant; its value is 1 for a simulation that kept it. The key `AGENT_ERRORS` exists only
             if any simulation ended in an agent error; its value is 0 for such a simulation, else 1. One of
-            the project's own checks has
-            two keys if any simulation was measured by the check. The key with `CHECK_PREFIX` has the value 0
-            for a simulation that broke the check, else 1. The key with `APPLIES_PREFIX` has the value 1 for a
-            simulation that the check applied to, else 0. Both values are NaN for a simulation without a
-            result of the check.
+            the project's own checks has two keys if any simulation was measured by the check. The key with
+            `CHECK_PREFIX` has the value 0 for a simulation that broke the check, else 1. The key with
+            `APPLIES_PREFIX` has the value 1 for a simulation that the check applied to, else 0. Both values
+            are NaN for a simulation without a result of the check.
         has_actions: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.

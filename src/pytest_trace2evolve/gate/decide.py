@@ -184,10 +184,10 @@ def decide(
 
     Returns:
         A verdict that discards on any failed check, and otherwise promotes unless a check is undecided. A
-        candidate whose simulations all ended in an agent error is not promoted. A
-        promotion must also hold with every missing simulation filled in at its worst, and needs 90 % of the
-        simulations measured on both sides. A discard must also hold with every missing simulation filled in
-        at its best; otherwise the verdict is inconclusive.
+        candidate whose simulations all ended in an agent error is not promoted. A promotion must also hold
+        with every missing simulation filled in at its worst, and needs 90 % of the simulations measured on
+        both sides. A discard must also hold with every missing simulation filled in at its best; otherwise
+        the verdict is inconclusive.
     """
     unnumbered_share = 1.0 if goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned_count)
     question = Question(

@@ -60,9 +60,8 @@ class Tally:
             invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
             the side broke has no key either. `AGENT_ERRORS` counts the trials that did not end in an agent
             error; a side without such errors may lack it. A name with `CHECK_PREFIX` counts the trials that
-            did not break
-            one of the project's own checks; a name with `APPLIES_PREFIX` counts the trials to which the check
-            applied.
+            did not break one of the project's own checks; a name with `APPLIES_PREFIX` counts the trials to
+            which the check applied.
         checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -171,6 +170,19 @@ class Tally:
             return np.zeros_like(self.measured)
         return np.rint(self.checked[AGENT_ERRORS] - self.matched[AGENT_ERRORS]).astype(np.int64)
 
+    def with_agent_errors_of(self, candidate: "Tally") -> "Tally":
+        """The tally with a count of agent errors, which may be 0, if the candidate has such a count.
+
+        A missing simulation of the baseline may then be filled in as an agent error.
+        """
+        if AGENT_ERRORS in self.matched or AGENT_ERRORS not in candidate.matched:
+            return self
+        return replace(
+            self,
+            matched={**self.matched, AGENT_ERRORS: self.measured.astype(np.float64)},
+            checked={**self.checked, AGENT_ERRORS: self.measured},
+        )
+
     @property
     def variance(self) -> Floats:
         """Variance of the reward between a task's measured trials; NaN if there are fewer than two."""
@@ -186,7 +198,7 @@ class Tally:
             has_actions: By kind, whether a task may name such actions, or is checked for invariants.
             is_favourable: Whether to fill in successes with all actions matched, and all invariants and
                 the project's own checks kept; otherwise failures at max steps with none matched or kept, and
-                with an agent error if the side has any.
+                with an agent error if the side counts them.
         """
         missing_counts = self.missing_counts
         successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
@@ -371,7 +383,9 @@ class Comparisons:
         """Fill in missing simulations at the best or the worst possible outcome for the candidate."""
         return replace(
             self,
-            baseline=self.baseline.fill_missing(has_actions, is_favourable=not is_favourable),
+            baseline=self.baseline.with_agent_errors_of(self.candidate).fill_missing(
+                has_actions, is_favourable=not is_favourable
+            ),
             candidate=self.candidate.fill_missing(has_actions, is_favourable=is_favourable),
         )
 
@@ -472,7 +486,9 @@ class Pairs:
         """
         return replace(
             self,
-            baseline=self.baseline.fill_missing(self.has_actions, is_favourable=not is_favourable),
+            baseline=self.baseline.with_agent_errors_of(self.candidate).fill_missing(
+                self.has_actions, is_favourable=not is_favourable
+            ),
             candidate=self.candidate.fill_missing(self.has_actions, is_favourable=is_favourable),
             fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p,
         )

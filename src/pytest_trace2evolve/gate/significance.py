@@ -211,7 +211,8 @@ def stratified_fisher(
         tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
         sums = candidate_failed[start : start + chunk_rows].sum(axis=1)
         p[start : start + chunk_rows] = tails[np.arange(len(chunk)), sums]
-    return np.clip(p, 0.0, 1.0)
+    # The transform's errors must not lift a p-value above a level that it equals, such as 1/20.
+    return np.clip(np.round(p, 12), 0.0, 1.0)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -266,9 +266,7 @@ class Controller(ItemHooks):
         assert self.session is not None
         refusal = "" if self._has_reported_refusal or event.run is not None else self.session.refusal
         self._has_reported_refusal = self._has_reported_refusal or bool(refusal)
-        result = item_result(event, refusal)
-        self._has_task_errors = self._has_task_errors or bool(result.crash)
-        return result
+        return item_result(event, refusal)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -187,7 +187,7 @@ def exit_status(
         result: The result of the run.
         exitstatus: Pytest's own exit status of the session.
         has_other_failures: Whether a test that is not a task failed.
-        has_task_errors: Whether a task ended with an error, or failed because the agent's code raised.
+        has_task_errors: Whether a task ended with an error rather than a failure.
         does_inconclusive_pass: Whether an inconclusive verdict counts as passed.
 
     Returns:

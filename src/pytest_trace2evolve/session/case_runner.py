@@ -109,9 +109,9 @@ class Outcome:
             components_text = f" (below 1: {', '.join(missed_components)})" if missed_components else ""
             termination_reason = self.simulation.termination_reason
             reasons.insert(0, f"reward {self.reward}{components_text}, ended by {termination_reason}")
-        if self.simulation.crash is not None:
-            exception_text, frames = self.simulation.crash
-            reasons.append(f"the agent raised {exception_text}\n{frames}".rstrip())
+        if (error := self.simulation.agent_error) is not None:
+            verb = "raised" if error.frames else "failed:"
+            reasons.append(f"the agent {verb} {error.text}\n{error.frames}".rstrip())
         lines = [f"case {self.case.id}", *reasons]
         for index, message in enumerate(self.simulation.trace):
             calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]

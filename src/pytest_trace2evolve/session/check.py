@@ -5,7 +5,7 @@ To add a check, write a generator of findings and name it in `check_project`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +51,9 @@ from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 PUBLISHED = "published"
 """The folder below baselines/ for evidence that belongs to no suite, such as published runs."""
+
+_LATEST_TIMEZONE = timezone(timedelta(hours=14))
+"""The time zone in which a day begins first, because a candidate may be frozen in any time zone."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def check_candidate_settings(project: Project, worlds: Worlds) -> Iterator[Findi
     suites = list(_readable_suites(project))
     known_names = {*project.suite_names, *_suite_locks(project)}
     for path, candidate in _readable_candidates(project):
-        if candidate.frozen_at is not None and candidate.frozen_at > datetime.now().astimezone().date():
+        if candidate.frozen_at is not None and candidate.frozen_at > datetime.now(_LATEST_TIMEZONE).date():
             yield Finding(
                 path, f"has frozen_at {candidate.frozen_at}, which is in the future; correct the date"
             )
