@@ -283,8 +283,8 @@ class _SplitHistory:
         every draw counts, since each could have been recorded and judged.
 
         For the baseline of a model, all whole draws except one count, without the draws that were judged when
-        the baseline was a candidate. For the baseline of an agent whose simulations are not stored, all saved
-        baselines that no test used count, or all whole draws except one if the baseline is not a saved one.
+        the baseline was a candidate. For the baseline of a project's own agent, all saved baselines that no
+        test used count, or all whole draws except one if the baseline is not a saved one.
 
         Args:
             own_verdicts: The verdicts of the same claim. Draws that they judged were not abandoned.
