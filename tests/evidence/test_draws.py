@@ -233,3 +233,17 @@ def test_an_ended_draw_is_followed_by_a_new_one(tmp_path: Path, store: DrawStore
     later.end()
     assert opened(tmp_path, run="run-4").id not in (store.id, later.id)
     assert [*concurrent.find_problems(), *later.find_problems()] == []
+
+
+def test_ended_draws_are_checked_without_beginning_another_one(tmp_path: Path, store: DrawStore) -> None:
+    key = store.draw_key("a")
+    store.put(key, simulation())
+    store.end()
+    accounts = [*(tmp_path / "draws").glob("*.jsonl")]
+    (ended,) = open_draws(tmp_path / "finished", tmp_path / "draws")
+    assert list(ended.find_problems()) == []
+    assert ended.path == store.path
+    (tmp_path / "finished" / key[:2] / f"{key}.json").unlink()
+    (ended,) = open_draws(tmp_path / "finished", tmp_path / "draws")
+    assert [problem for problem in ended.find_problems() if "was deleted" in problem]
+    assert [*(tmp_path / "draws").glob("*.jsonl")] == accounts

@@ -111,7 +111,7 @@ class DrawStore(SimulationStore):
         simulations: The folder of all stored simulations.
         accounts: The folder of all accounts.
         identity: Digests of the candidate, of the agent, and of the conditions: user, world and limits.
-        run: The id of the run that uses the draw.
+        run: The id of the run that uses the draw; empty to check the account without a run.
     """
 
     def __init__(self, simulations: Path, accounts: Path, identity: tuple[str, str, str], run: str) -> None:
@@ -301,16 +301,17 @@ class DrawStore(SimulationStore):
             yield
 
     def _read_account(self) -> None:
-        """Read the account, or begin it if it does not exist. The first call skips ended draws."""
+        """Read the account, or begin it if it does not exist. The first call of a run skips ended draws."""
         with self._mutex:
-            is_first = not self._account.draw
+            skips_ended = bool(self._run) and not self._account.draw
             self._account.read()
-            while is_first and self._account.is_ended and self._run not in self._account.runs:
+            while skips_ended and self._account.is_ended and self._run not in self._account.runs:
                 self._account = self._account.successor()
                 self._account.read()
 
 
 def open_draws(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
+    """Yield the draw of each account, ended or not, so that its files can be checked."""
     for path in sorted(accounts.glob("*.jsonl")):
         store = DrawStore(simulations, accounts, ("", "", ""), "")
         store._account = _Account(path, ("", "", ""))
