@@ -100,6 +100,14 @@ def test_a_link_out_of_the_project_is_rejected(tmp_path: Path, target: str) -> N
     assert list((tmp_path / ".trace2evolve/commits").iterdir()) == []
 
 
+def test_a_link_to_itself_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    commit(tmp_path)
+    with pytest.raises(ConfigError, match="'HEAD' cannot be checked out"):
+        checked_out(tmp_path, "HEAD")
+    assert list((tmp_path / ".trace2evolve/commits").iterdir()) == []
+
+
 def test_a_commit_without_the_project_is_rejected(root: Path) -> None:
     (root / "new").mkdir()
     with pytest.raises(ConfigError, match=r"'HEAD' has no files of .*new"):

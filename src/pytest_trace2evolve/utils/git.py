@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.utils.files import folder_lock
 
 GIT_SECONDS = 60
 """Maximum number of seconds that a git command may take."""
@@ -77,20 +78,31 @@ def checked_out(root: Path, ref: str) -> tuple[Path, str]:
     contents = _contents_of(root, files)
     if contents is None:
         raise ConfigError(f"commit {ref!r} cannot be read by git cat-file in {root}; run git fsck")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder_lock(folder.parent, ignore_unsupported=True):
+            if not _is_unchanged(folder, files):  # else another run has replaced it in the meantime
+                _replace(folder, files, contents)
+    except (OSError, RuntimeError, ValueError) as error:  # a bad link, or a full disk
+        raise ConfigError(f"commit {ref!r} cannot be checked out in {folder.parent}: {error}") from None
+    return folder, commit
+
+
+def _replace(folder: Path, files: Mapping[str, _TreeFile], contents: Mapping[str, bytes]) -> None:
+    """Write the files of a commit to a new folder, and let it take the place of `folder`.
+
+    Raises:
+        OSError, RuntimeError, ValueError: the files cannot be written, or the folder cannot be replaced.
+    """
     new_folder, old_folder = (Path(tempfile.mkdtemp(dir=folder.parent)) for _ in range(2))
     try:
         _write_files(new_folder, files, contents)
-        with contextlib.suppress(OSError):  # there is none, or another run is faster
+        with contextlib.suppress(FileNotFoundError):
             folder.replace(old_folder / folder.name)
-        with contextlib.suppress(OSError):
-            new_folder.replace(folder)
-    except (OSError, ValueError) as error:  # a link out of the project, or a full disk
-        raise ConfigError(f"commit {ref!r} cannot be checked out in {folder.parent}: {error}") from None
+        new_folder.replace(folder)
     finally:
         for leftover in (new_folder, old_folder):
             shutil.rmtree(leftover, ignore_errors=True)
-    return folder, commit
 
 
 def _files_of(root: Path, commit: str) -> dict[str, _TreeFile]:
@@ -126,6 +138,7 @@ def _write_files(folder: Path, files: Mapping[str, _TreeFile], contents: Mapping
 
     Raises:
         OSError: a file cannot be written.
+        RuntimeError: a link leads to itself.
         ValueError: a path or a link leads out of the folder.
     """
     links = [path for path, file in files.items() if file.mode == _LINK]
