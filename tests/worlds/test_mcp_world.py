@@ -205,6 +205,19 @@ def test_the_identity_follows_a_program_of_the_project(
     assert before != world.fingerprint()
 
 
+def test_the_identity_does_not_follow_an_interpreter_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(McpWorld, "version", lambda world: "1")
+    (project := tmp_path / "project").mkdir()
+    (interpreter := tmp_path / "python").write_text("first")
+    (project / "python").symlink_to(interpreter)
+    world = World.from_mcp("./python server.py", folder=project)
+    before = world.fingerprint()
+    interpreter.write_text("second")
+    assert before == world.fingerprint()
+
+
 def test_a_closed_session_leaves_no_process(world: World) -> None:
     session = world.open()
     folder = session.call("session_folder", {}, "assistant").content

@@ -394,9 +394,12 @@ class McpWorld(World):
     def fingerprint(self) -> str:
         """Digest of the command's arguments, the project's files that it names, and the server's version."""
         words = self.settings.command
-        named_words = words[1:] if Path(words[0]).is_absolute() else words  # not the interpreter
+        # The interpreter of a virtual environment is a link out of the project.
+        folder = self.settings.folder.resolve()
+        is_own_program = (folder / words[0]).resolve().is_relative_to(folder)
+        named_words = words if is_own_program else words[1:]
         names = [*named_words, *(f"{word.replace('.', '/')}.py" for word in words)]
-        paths = [self.settings.folder / name for name in names]
+        paths = [folder / name for name in names]
         files = [digest_text(path.read_bytes().hex()) for path in paths if path.is_file()]
         return digest([list(words[1:]), files, self.version()])
 
