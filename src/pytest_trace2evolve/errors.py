@@ -97,7 +97,10 @@ class CassetteError(ConfigError):
 
 
 class EndpointError(ConfigError):
-    """An endpoint rejects the key, the model or the request, and would reject every further request too."""
+    """No further simulation can succeed.
+
+    An endpoint rejects the key, the model or the request, or the code of the agent changed during the run.
+    """
 
 
 class ClusterError(EndpointError):
