@@ -24,7 +24,7 @@ from pytest_trace2evolve.gate.power import (
     simulate_stages,
 )
 from pytest_trace2evolve.gate.protocols import Question
-from pytest_trace2evolve.records.verdict import Decision, Estimand, Goal
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Estimand, Goal, Verdict
 from tests.gate.verdicts import judged
 from tests.gate_helpers import side
 
@@ -160,3 +160,20 @@ def test_only_the_tables_of_a_part_are_written(tmp_path: Path, monkeypatch: pyte
     assert page.read_text(encoding="utf-8") == expected
     with pytest.raises(SystemExit, match="give the same --rows"):
         gate_tables.write_parts(page, "another head\n\n### one\n\n9\n")
+
+
+@pytest.mark.parametrize("tasks", [1, 12, 40])
+def test_the_trials_that_a_gain_on_these_tasks_needs_are_those_of_its_exact_test(tasks: int) -> None:
+    """One task goes from 0 to all of its trials: two trials do not show it, and more tasks never would."""
+
+    def at(trials: int) -> Verdict:
+        passes, fails = [1.0] * trials, [0.0] * trials
+        others = [passes] * (tasks - 1)
+        return judged(side(fails, *others), side(passes, *others), policy=THESE_TASKS)
+
+    claim, needed = at(2).checks[0], at(2).settling[0]
+    assert (claim.status, claim.detectable, needed.tasks) == (CheckStatus.UNDECIDED, None, None)
+    assert claim.p == pytest.approx(1 / 6)
+    assert needed.trials is not None
+    assert at(needed.trials).checks[0].status is CheckStatus.PASS
+    assert at(needed.trials - 1).checks[0].status is CheckStatus.UNDECIDED

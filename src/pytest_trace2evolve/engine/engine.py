@@ -180,7 +180,7 @@ class Engine:
         except EndpointError as error:
             if job.is_baseline:  # the baseline's model may be gone; that must not end the candidate's run
                 state = SimulationState.LOST
-                raise InfrastructureError(f"the baseline's model: {error}") from None
+                raise InfrastructureError(f"the baseline: {error}") from None
             self.account.stop(str(error), EndpointError)
             raise
         except Exception as error:

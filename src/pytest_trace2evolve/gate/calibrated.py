@@ -373,6 +373,8 @@ def _detectable_change(
     check_id: str, finding: Finding, comparisons: Comparisons, alpha: float, rules: Rules
 ) -> float | None:
     tasks = float(finding.tasks[0])
+    if rules.has_fixed_tasks and rules.must_improve and check_id == _check_id(REWARD, rules):
+        return None  # the exact test has no single figure: it depends on where the trials pass
     if check_id == REWARD_DROP:
         return _reward_sensitivity(comparisons, finding, rules).drop
     if check_id == REGRESSIONS:
@@ -412,6 +414,12 @@ def _needed_reward_evidence(
     next_alpha = rules.claim_alpha * question.next_share / question.share
     return (
         estimate_needed_evidence(
-            reward_result.id, distance, spread, pairs, alpha=rules.claim_alpha, next_alpha=next_alpha
+            reward_result.id,
+            distance,
+            spread,
+            pairs,
+            alpha=rules.claim_alpha,
+            next_alpha=next_alpha,
+            is_exact=rules.must_improve and rules.has_fixed_tasks,
         ),
     )

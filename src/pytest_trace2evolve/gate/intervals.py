@@ -15,8 +15,8 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
-from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.significance import mcnemar
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs
+from pytest_trace2evolve.gate.significance import mcnemar, stratified_fisher
 from pytest_trace2evolve.records.verdict import NeededEvidence, Obstacle
 
 CONFIDENCE_LEVEL = 0.95
@@ -380,7 +380,14 @@ def spread_of(pairs: Pairs, deviation: float) -> Spread:
 
 
 def estimate_needed_evidence(
-    check_id: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, next_alpha: float
+    check_id: str,
+    effect: float,
+    spread: Spread,
+    pairs: Pairs,
+    *,
+    alpha: float,
+    next_alpha: float,
+    is_exact: bool = False,
 ) -> NeededEvidence:
     """The numbers of trials and tasks that would show an effect of this size in four of five comparisons.
 
@@ -391,6 +398,8 @@ def estimate_needed_evidence(
         spread: The spread of differences over tasks.
         pairs: The compared pairs, which also hold the cost of a simulation.
         alpha, next_alpha: The check's significance level now, and in an analysis with more trials.
+        is_exact: Whether the check is the exact test of a gain on exactly these tasks. Then the trials are
+            those that show the gain if each task keeps its pass rates, and more tasks are no answer.
     """
     if effect < -_MAX_ROUNDING_ERROR:
         return NeededEvidence(check=check_id, obstacle=Obstacle.WRONG_DIRECTION)
@@ -403,9 +412,12 @@ def estimate_needed_evidence(
         )
 
     trial_range = range(spread.trials + 1, MAX_TRIALS + 1)
-    trials = _first_sufficient(trial_range, lambda count: is_enough(count, spread.tasks, next_alpha))
-    task_range = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
-    tasks = _first_sufficient(task_range, lambda count: is_enough(spread.trials, count, alpha))
+    if is_exact and np.all(pairs.comparisons.is_binary):
+        trials, tasks = _first_exact(trial_range, pairs.comparisons, next_alpha), None
+    else:
+        trials = _first_sufficient(trial_range, lambda count: is_enough(count, spread.tasks, next_alpha))
+        task_range = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+        tasks = _first_sufficient(task_range, lambda count: is_enough(spread.trials, count, alpha))
     simulations = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
     return NeededEvidence(
         check=check_id,
@@ -416,6 +428,20 @@ def estimate_needed_evidence(
         cost=None if simulations is None or pairs.cost is None else simulations * pairs.cost,
         tokens=None if simulations is None or pairs.tokens is None else round(simulations * pairs.tokens),
     )
+
+
+def _first_exact(trial_range: range, comparisons: Comparisons, alpha: float) -> int | None:
+    """The first number of trials whose exact p-value is at most `alpha` if all pass rates stay the same."""
+    if not trial_range:
+        return None
+    trials = np.array(trial_range)[:, np.newaxis]
+    old_failed, new_failed = (
+        np.rint((1.0 - side.successes[0] / np.maximum(side.measured[0], 1)) * trials).astype(np.int64)
+        for side in (comparisons.baseline, comparisons.candidate)
+    )
+    counts = np.broadcast_to(trials, old_failed.shape)
+    enough = np.flatnonzero(stratified_fisher(new_failed, counts, old_failed, counts) <= alpha)
+    return trial_range[int(enough[0])] if len(enough) else None
 
 
 def _first_sufficient(numbers: range, is_enough: Callable[[int], bool]) -> int | None:

@@ -272,8 +272,10 @@ def _open_claim_reason(claim: CheckResult, needed: NeededEvidence | None) -> str
     obstacle = _OBSTACLE_SUFFIXES[needed.obstacle] if needed is not None and is_stuck else ""
     if claim.threshold:
         return f"change {interval_text(claim)} points{obstacle}; {_signed_points(claim.threshold)} is allowed"
-    gain = "no change" if claim.detectable is None else f"a gain of {detectable_text(claim)} or more"
-    return f"change {change_text(claim)} points{obstacle}; this run detects {gain}"
+    if claim.detectable is None:
+        return f"change {change_text(claim)} points{obstacle}; p {p_text(claim)}"
+    detected = f"this run detects a gain of {detectable_text(claim)} or more"
+    return f"change {change_text(claim)} points{obstacle}; {detected}"
 
 
 def _check_text(check: CheckResult) -> str:

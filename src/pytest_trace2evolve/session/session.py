@@ -435,7 +435,10 @@ class Session:
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
         )
         if not stop_reason and not self.refusal and not self.engine.totals().states.get(SimulationState.LOST):
-            self._draws.end()
+            try:
+                self._draws.end()
+            except (OSError, ResultsError) as error:  # everything else is stored, so the verdict counts
+                self.notes.append(f"the next run may reuse these simulations: {error}; give it --t2e-fresh")
         if stop_reason and not self.plan.is_fresh and self.plan.live is not None:
             self.notes.append("finished simulations are kept; rerun the same command to resume")
         run = Run(

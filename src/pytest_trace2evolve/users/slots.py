@@ -221,7 +221,8 @@ class SlotUser:
             )
             if is_wanted or (verbs <= _SYNONYMS and self._verbs & _SYNONYMS and self._restates_goal(content)):
                 return True
-            return bool(verbs & _CHANGE_VERBS and self._verbs & _CHANGE_VERBS) and self._names_wanted(text)
+            is_change = verbs <= _CHANGE_VERBS and bool(self._verbs & _CHANGE_VERBS)
+            return is_change and self._names_wanted(text)
         is_reference = not content or _REFERENCE.search(asked_text)
         if is_reference:
             # "Do you want that one?" is about the sentences before it.
