@@ -215,7 +215,8 @@ def test_an_error_of_this_package_that_an_agent_raises_is_its_own(
     done = simulate(idle, desk, Agent(fails), User())
     assert done.termination_reason == "agent_error"
     assert done.error_text == f"{type(error).__name__}: x"
-    assert "test_hostile_agents.py" in (done.crash or ("", ""))[1]
+    assert done.agent_error is not None
+    assert "test_hostile_agents.py" in done.agent_error.frames
 
 
 def test_an_infrastructure_error_that_an_agent_raises_is_none(

@@ -127,9 +127,9 @@ def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
     simulations = hotel.simulations()
     assert {one.termination_reason for one in simulations} == {"agent_error"}
     assert {(one.reward_info or {})["reward"] for one in simulations} == {0.0}
-    assert all(
-        one.crash == ("KeyError: 'B-1077'", frames) for one in simulations if (frames := (one.crash or "")[1])
-    )
+    errors = [one.agent_error for one in simulations]
+    assert {error and error.text for error in errors} == {"KeyError: 'B-1077'"}
+    assert all(error and error.frames for error in errors)
     text = result.stdout.str()
     sealed = text[text.index("heldout::") : text.index("discovery::", text.index("heldout::"))]
     assert "B-1077" not in sealed.replace('{}["B-1077"]', ""), "the message of a sealed split stays unread"
@@ -175,7 +175,7 @@ def test_an_odd_exception_of_the_agent_is_told_apart(hotel: HotelProject, raised
     assert {one.termination_reason for one in hotel.simulations()} == {reason}
     assert result.ret == (1 if reason == "agent_error" else 10)
     assert "\x1b" not in result.stdout.str()
-    assert all(len((one.crash or ("", ""))[0]) < 2_100 for one in hotel.simulations())
+    assert all(len(one.error_text) < 2_100 for one in hotel.simulations())
 
 
 def test_a_factory_that_exits_fails_its_tasks(hotel: HotelProject) -> None:

@@ -451,7 +451,7 @@ def test_the_result_of_an_item_is_small(project: DeskProject) -> None:
     results = (project.root / "conftest.pyl").read_text(encoding="utf-8").splitlines()
     assert len(results) == 7
     assert max(map(len, results)) < 16_000
-    assert any(ItemResult.from_json(result).crash for result in results)
+    assert any(ItemResult.from_json(result).agent_error for result in results)
 
 
 def test_show_gives_the_same_explanation(

@@ -78,6 +78,13 @@ def test_synonyms_of_the_same_action_are_agreed_to(goal: str, proposal: str, agr
     assert SlotUser(SlotScript(goal=goal, opening=goal)).agrees_to(proposal) is agrees
 
 
+def test_a_proposal_with_a_second_action_is_refused() -> None:
+    goal = "Move my booking B4 to Monday."
+    user = SlotUser(SlotScript(goal=goal, opening=goal, knows={"new day": "Monday"}))
+    assert user.agrees_to("Shall I change B4 to Monday?")
+    assert not user.agrees_to("Shall I cancel B4 and change Monday?")
+
+
 def talk(script: SlotScript, texts: list[str]) -> list[str]:
     """The user's messages to an agent that says these texts, again and again, until the user ends."""
     user, trace = SlotUser(script), [Message(role="assistant", content=GREETING)]

@@ -31,6 +31,7 @@ from pytest_trace2evolve.records.completion import ParticipantSide
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     DUMMY_USER,
+    FACTORY_VALUES,
     GOLD_USER,
     NOP,
     ORACLE,
@@ -206,7 +207,7 @@ def _suite_user_settings(
     codes = [settings.code for settings in settings_by_type.values() if settings.code is not None]
     if unknown_reason := next((code.unknown for code in codes if code.unknown), None):
         return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown_reason))
-    files = {path: digest for code in codes for path, digest in code.files.items() if path != "(factory)"}
+    files = {path: digest for code in codes for path, digest in code.files.items() if path != FACTORY_VALUES}
     files["(users by task)"] = digest(
         {name: settings_by_type[user_type].model_dump(mode="json") for name, user_type in user_types.items()}
     )

@@ -10,7 +10,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2E
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.completion import Answer, JournalEntry, Usage
-from pytest_trace2evolve.records.evidence import CHAT, Code, Identity, code_differences
+from pytest_trace2evolve.records.evidence import CHAT, Identity, code_differences
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -323,8 +323,6 @@ class RayActor:
         for (name, side), live in secrets.sides.items():
             agent = setup.suites[name].agent
             if live is not None and agent == live.agent_name:
-                if live.function is not None:  # the driver has identified the code; paths differ on a node
-                    live = replace(live, function=replace(live.function, code=Code()))
                 factory = make_factory(live, self.closers.append, self._meter, **stores)
                 self._factories[name, side] = factory
             else:

@@ -27,7 +27,7 @@ from pytest_trace2evolve.evidence.python_modules import (
     passes_test,
     strip_conftest_package,
 )
-from pytest_trace2evolve.records.evidence import Code
+from pytest_trace2evolve.records.evidence import FACTORY_VALUES, Code
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 
 
@@ -119,10 +119,10 @@ class _CodeCollector:
     _objects: dict[int, object] = field(default_factory=dict)
 
     def digests(self) -> dict[str, str]:
-        """Return digests by path. The key `(factory)` holds the digest of the values."""
+        """Return digests by path. The key `FACTORY_VALUES` holds the digest of the values."""
         digests_by_path = self.files.digests()
         if self._values:
-            digests_by_path["(factory)"] = [digest_text("\n".join(self._values))]
+            digests_by_path[FACTORY_VALUES] = [digest_text("\n".join(self._values))]
         return {
             key: digests[0] if len(digests) == 1 else digest_text("\n".join(sorted(digests)))
             for key, digests in sorted(digests_by_path.items())

@@ -416,7 +416,7 @@ def estimate_needed_evidence(
         trials, tasks = _first_exact(trial_range, pairs.comparisons, next_alpha), None
     else:
         trials = _first_sufficient(trial_range, lambda count: is_enough(count, spread.tasks, next_alpha))
-        task_range = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+        task_range = range(0) if is_exact else range(spread.tasks + 1, 100 * max(spread.tasks, 2))
         tasks = _first_sufficient(task_range, lambda count: is_enough(spread.trials, count, alpha))
     simulations = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
     return NeededEvidence(

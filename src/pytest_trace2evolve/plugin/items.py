@@ -31,7 +31,7 @@ class ItemResult:
         stop_reason: The reason why no further item can run; empty if further items can run.
         failure: The reason why the task failed, in one line; empty if it passed.
         failed_checks: The problems of the first failed trial, one per line; empty for sealed splits.
-        crash: The error of the agent, in one line; empty if there is none.
+        agent_error: The error of the agent, in one line; empty if there is none.
         frames: The traceback of the exception.
         trace: The last messages of the first failed trial, and the command that opens its trace.
         is_suspected: Whether the task may have failed by chance.
@@ -44,7 +44,7 @@ class ItemResult:
     stop_reason: str = ""
     failure: str = ""
     failed_checks: str = ""
-    crash: str = ""
+    agent_error: str = ""
     frames: str = ""
     trace: str = ""
     is_suspected: bool = False
@@ -54,12 +54,12 @@ class ItemResult:
     @property
     def short_explanation(self) -> str:
         """The explanation of the failure without the traceback and the trace."""
-        return _join_texts(self.failure, self.failed_checks, self.crash)
+        return _join_texts(self.failure, self.failed_checks, self.agent_error)
 
     @property
     def explanation(self) -> str:
         """The explanation of the failure."""
-        return _join_texts(self.failure, self.failed_checks, self.crash, self.frames, self.trace)
+        return _join_texts(self.failure, self.failed_checks, self.agent_error, self.frames, self.trace)
 
     def to_json(self) -> str:
         """Convert the result to JSON, to pass it to a worker."""

@@ -61,11 +61,11 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     trials = Trials(run.records)
     if trials.passes:
         return ItemResult(expected_failure=expected_failure, properties=properties)
-    crash_line, frames = _crash_texts(run, is_open=is_open)
+    agent_error, frames = _agent_error_texts(run, is_open=is_open)
     return ItemResult(
         failure=_failure_text(trials, is_open=is_open),
         failed_checks="" if run.failure is None else _checks_text(run.failure, trials),
-        crash=crash_line,
+        agent_error=agent_error,
         frames=frames,
         trace=_trace_text(event, run.failure, sealed_splits),
         is_suspected=is_suspected(plan, planned, split, run, event.task_id),
@@ -95,8 +95,8 @@ def _unjudged_reasons(run: TaskRun, planned_trials: int, *, is_open: bool) -> tu
 def _note_text(note: str, is_open: bool) -> str:
     """Return why a trial has no reward.
 
-    Notes begin with words of this package; what follows a colon may quote a trace, so it is left out for a
-    sealed split.
+    Notes begin with words of this package or of an extension, which quote no trace. What follows a colon may
+    quote one, so it is left out for a sealed split.
     """
     cause, separator, _ = re.sub(r"^(InfrastructureError: )+", "", note).partition(": ")
     if is_open or not separator:
@@ -113,7 +113,7 @@ def _failure_text(trials: Trials, *, is_open: bool) -> str:
     return f"{text} ({_components_text(measured_records)})" if is_open else text
 
 
-def _crash_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:
+def _agent_error_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:
     """Return the error of the agent, and its traceback; both are empty if there is none."""
     if run.agent_error is None:
         return "", ""

@@ -158,6 +158,10 @@ class Code(Record):
         return None if self.unknown else digest(self.model_dump(mode="json"))
 
 
+FACTORY_VALUES = "(factory)"
+"""The name, among the files of an agent's code, of the values that its factory holds."""
+
+
 def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
     """Yield the names of the files and distributions that differ, or both fingerprints if they differ.
 

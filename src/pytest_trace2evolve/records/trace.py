@@ -88,12 +88,6 @@ class Simulation(Tau2Record):
         return " ".join(self._recorded_text("error").split())
 
     @property
-    def crash(self) -> tuple[str, str] | None:
-        """The exception of the agent's code, as `Type: message`, and the frames of its traceback."""
-        frames = self._recorded_text("traceback")
-        return (self.error_text, frames) if frames else None
-
-    @property
     def agent_error(self) -> AgentError | None:
         """The recorded error of the agent that ended the simulation; None if no error was recorded."""
         if self.termination_reason != TerminationReason.AGENT_ERROR or not self.error_text:

@@ -5,6 +5,7 @@ The terminal and Markdown share the first sentence, and each passes a function t
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from pytest_trace2evolve.records.evidence import FACTORY_VALUES
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -92,7 +93,7 @@ def _changed_code(summary: RunSummary) -> list[str]:
     sides = [suite.compared for suite in summary.suites if suite.compared is not None]
     names = list(dict.fromkeys(name for side in sides for name in side.changed_code))
     # The values that a factory holds change with its file.
-    return [name for name in names if name != "(factory)"] or names
+    return [name for name in names if name != FACTORY_VALUES] or names
 
 
 def is_working_tree(summary: RunSummary) -> bool:

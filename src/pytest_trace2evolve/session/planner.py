@@ -137,6 +137,7 @@ def make_plan(
         prices = read_prices(project.root / PRICES_NAME)
         live = models_of(candidate, live_without_adapter, project.adapters, prices)
         options = replace(options, live=live)
+        _check_cluster(options)
         _check_routes(options, selected_suites)
     agent_names = resources.agent_names
     agents = {
@@ -403,6 +404,14 @@ def _check_prices(options: Options, project: Project) -> None:
                 f"--t2e-max-cost needs the price of model {model.model!r}: "
                 f"add it to {project.root / PRICES_NAME}"
             )
+
+
+def _check_cluster(options: Options) -> None:
+    if options.ray is not None and options.live is not None and options.live.function is not None:
+        raise ConfigError(
+            f"agent {options.live.function.path!r} runs in processes of this machine, which --t2e-ray cannot "
+            "move to a cluster; omit --t2e-ray, or provide the agent with the hook pytest_t2e_agents"
+        )
 
 
 def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
