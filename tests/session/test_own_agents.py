@@ -350,6 +350,36 @@ def test_a_link_out_of_the_project_cannot_be_checked_out(tmp_path: Path) -> None
     assert not [*(tmp_path / ".trace2evolve" / "commits").iterdir()]
 
 
+def test_an_agent_of_the_project_does_not_run_on_a_cluster(project: Project) -> None:
+    done = project.run(None, "v0", OFF, "--t2e-ray=auto")
+    assert done.status == 4
+    text = " ".join(done.text.split())
+    assert "agent 'app.bot:make' runs in processes of this machine, which --t2e-ray cannot move" in text
+
+
+def test_a_module_of_the_same_name_in_the_tests_is_no_change_of_the_agent(
+    project: Project, server: ChatServer
+) -> None:
+    project.write("helpers.py", "X = 1\n")
+    project.write("app/bot.py", f"import helpers\n{BOT}")
+    project.write("tests/helpers.py", "Y = 2\n")
+    project.write("tests/test_unit.py", "import helpers\n\n\ndef test_it():\n    assert helpers.Y == 2\n")
+    done = project.run(server, "v0", OFF, "tests", "suites")
+    assert "4 passed" in done.text, done.text
+
+
+def test_a_draw_that_cannot_be_ended_costs_no_result(project: Project, server: ChatServer) -> None:
+    project.write(
+        "conftest.py",
+        "from pytest_trace2evolve.session.draws import Draws\n\n\n"
+        "def end(draws):\n    raise OSError('the disk is full')\n\n\nDraws.end = end\n",
+    )
+    done = project.run(server, "v0", OFF)
+    text = " ".join(done.text.split())
+    assert "3 passed" in text, text
+    assert "note: the next run may reuse these simulations: the disk is full; give it --t2e-fresh" in text
+
+
 def test_a_reference_agent_has_no_commit(project: Project) -> None:
     project.candidate("old", "ref: 0123456")
     done = project.run(None, "old", OFF, "--t2e-agent=oracle")
