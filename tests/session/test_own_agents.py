@@ -357,17 +357,6 @@ def test_an_agent_of_the_project_does_not_run_on_a_cluster(project: Project) -> 
     assert "agent 'app.bot:make' runs in processes of this machine, which --t2e-ray cannot move" in text
 
 
-def test_a_module_of_the_same_name_in_the_tests_is_no_change_of_the_agent(
-    project: Project, server: ChatServer
-) -> None:
-    project.write("helpers.py", "X = 1\n")
-    project.write("app/bot.py", f"import helpers\n{BOT}")
-    project.write("tests/helpers.py", "Y = 2\n")
-    project.write("tests/test_unit.py", "import helpers\n\n\ndef test_it():\n    assert helpers.Y == 2\n")
-    done = project.run(server, "v0", OFF, "tests", "suites")
-    assert "4 passed" in done.text, done.text
-
-
 def test_a_draw_that_cannot_be_ended_costs_no_result(project: Project, server: ChatServer) -> None:
     project.write(
         "conftest.py",

@@ -32,7 +32,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.identity import code_of_module
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
-from pytest_trace2evolve.records.evidence import Code, code_differences
+from pytest_trace2evolve.records.evidence import code_differences
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, AnswerStore, Journal, Meter, User, World
 from pytest_trace2evolve.records.task import Task
@@ -396,7 +396,6 @@ class ChildPool:
     def __init__(self, function: AgentFunction, proxy: RecordingProxy) -> None:
         self.function = function
         self._proxy = proxy
-        self._code: Code | None = None
         self._idle: list[Child] = []
         self._all: set[Child] = set()
 
@@ -455,7 +454,7 @@ class ChildPool:
 
     async def _start(self) -> Child:
         await self._proxy.open()
-        self._code = await asyncio.to_thread(check_unchanged, self.function, self._code)
+        await asyncio.to_thread(check_unchanged, self.function)
         child = await Child.start(self.function, self._proxy)
         self._all.add(child)
         return child
@@ -474,32 +473,22 @@ class ChildPool:
         self._idle.clear()
 
 
-def check_unchanged(function: AgentFunction, code: Code | None) -> Code | None:
-    """Check that the code on the disk is still the code of the first process.
+def check_unchanged(function: AgentFunction) -> None:
+    """Check that the code on the disk is the code that the run has identified.
 
-    Each new process imports the agent again, so an edit during a run would mix two versions. The code is not
-    compared with the code that the run has identified, because a module that pytest has imported since then
-    may hide another module of the same name.
-
-    Args:
-        function: The agent.
-        code: The code when the first process started; None for the first process.
-
-    Returns:
-        The code on the disk; None if it is not compared.
+    Each new process imports the agent again, so an edit during a run would mix two versions.
 
     Raises:
         EndpointError: the code changed.
     """
     if function.is_commit or not function.code.files:
-        return None
+        return
     current_code = code_of_module(function.path.partition(":")[0])
-    if changed_files := list(code_differences(code, current_code)):
+    if changed_files := list(code_differences(function.code, current_code)):
         raise EndpointError(
             f"the code of agent {function.path!r} changed during the run ({', '.join(changed_files[:3])}); "
             "run again, and leave the agent as it is while a run measures it"
         )
-    return current_code
 
 
 class Backend(Protocol):
