@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-fast test-libraries check demo dist clean
+.PHONY: install test test-fast test-libraries check demo demo-model dist clean
 
 install: $(STAMP)
 
@@ -53,6 +53,20 @@ FAST := records scoring gate evidence project engine models agents judges format
 test-fast: install
 	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q
 
+# The demo needs the base install only, without torch, which takes seconds instead of minutes. It has an environment
+# of its own, so that `make test` still installs everything into the other one.
+LIGHT := build/demo
+
+$(LIGHT)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint constraints.txt --editable .
+	@touch $@
+
+demo: $(LIGHT)/.installed
+	@$(LIGHT)/bin/python docs/demo.py
+
+# The embedded model instead of scripted agents: several minutes, and a verdict that varies from run to run.
 DEMO := .trace2evolve/demo
 
 # A task of discovery, whose traces may be read.
@@ -61,13 +75,13 @@ DEMO_TASK := policy_edge-5ad37e363d
 # The verdict is the demo's result, whatever it is: only a run that reached none fails it.
 VERDICT := import json; found = json.load(open("$(DEMO)/verdict.json")); print(not found["stopped"] and found["verdict"])
 
-demo: install
+demo-model: install
 	@rm -rf $(DEMO)
 	@$(BIN)/pytest --candidate v6 -n 2 --t2e-suite support --t2e-fresh --t2e-run-folder=$(DEMO) --no-header --tb=no; \
 	status=$$?; verdict=$$($(BIN)/python -c '$(VERDICT)' 2>/dev/null); \
 	case "$$verdict $$status" in \
 	  "promote 0"|"discard 1"|"inconclusive 10") ;; \
-	  *) echo "make demo: no verdict was reached: pytest's exit status is $$status"; exit 1 ;; \
+	  *) echo "make demo-model: no verdict was reached: pytest's exit status is $$status"; exit 1 ;; \
 	esac; \
 	echo; \
 	echo "To try next, with $(BIN)/ before each:"; \

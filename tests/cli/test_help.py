@@ -40,7 +40,11 @@ def named(
 def test_the_help_says_how_to_start_and_lists_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     lines = helped(capsys=capsys)
     start = lines.index("start:")
-    assert any(line.startswith("  pytest --candidate v6 -n 8 ") for line in lines[start : start + 4])
+    assert [line.split("  ")[1] for line in lines[start + 1 : start + 4]] == [
+        "trace2evolve init --for own",
+        "pytest --candidate v0 --t2e-save-baseline v0",
+        "pytest --candidate v1",
+    ]
     places = [lines.index(f"{group}:") for group in ("evaluate", "evidence", "improve", "serve")]
     assert start < places[0]
     assert places == sorted(places)

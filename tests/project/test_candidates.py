@@ -199,6 +199,13 @@ def test_parents_in_a_circle_are_named_in_order(family, tmp_path):
         family.lineage("v1")
 
 
+def test_children_are_the_valid_candidates_with_that_parent(family, tmp_path):
+    (tmp_path / "v8.md").write_text("---\nid: v9\nparent: v0\n---\n", encoding="utf-8")
+    assert family.children("v0") == ["other", "v1"]
+    assert family.children("v1") == ["v2"]
+    assert family.children("v2") == []
+
+
 def test_a_broken_file_does_not_hide_the_others(family, tmp_path):
     (tmp_path / "v9.md").write_text("no front matter", encoding="utf-8")
     assert family["v2"].id == "v2"

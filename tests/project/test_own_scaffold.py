@@ -91,6 +91,10 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     saved = sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
     assert "1 failed, 3 passed" in saved.text, saved.text
     assert "baseline saved: baselines/desk/v0.json" in saved.text
+    assert " next: gate its child with 'pytest --candidate v1'" in saved.text.splitlines()
+    listed = sessions.run(tmp_path, "trace2evolve", "runs")
+    assert "candidate v0 has no ancestor to be compared with" in listed.text
+    assert "gate its child" not in listed.text
     gained = sessions.run(tmp_path, "pytest", "--candidate", "v1")
     assert "3 passed, 1 xpassed" in gained.text, gained.text
     assert gained.status == (0 if DECIDES_ON_SUITES else 10)
@@ -110,6 +114,15 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     same = ("--candidate", "v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
     unchanged = sessions.run(tmp_path, "pytest", *same)
     assert unchanged.status == 0, unchanged.text
+    agent = tmp_path / "desk/agent.py"
+    working = agent.read_text("utf-8")
+    broken = working.replace('f"Shall I renew', 'f"I renewed')
+    assert broken != working
+    assert '# to break it, write "I renewed" instead' in working
+    agent.write_text(broken, encoding="utf-8")
+    lost = sessions.run(tmp_path, "pytest", *same)
+    assert lost.status == 1, lost.text
+    assert "DISCARD: the working tree" in lost.text
 
 
 WITHOUT_LOCAL = """

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.plugin import hookspecs, options
 from pytest_trace2evolve.session.option_table import OPTIONS
@@ -86,20 +85,6 @@ def test_local_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize(("name", "status"), [("promoted", 0), ("discarded", 1)])
-def test_the_readmes_comparisons_print_what_it_shows(
-    name: str, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(DOCS.parent)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    before, _, rest = (DOCS.parent / "README.md").read_text("utf-8").partition(f"<!-- {name} -->\n")
-    shown, end, _ = rest.partition(f"<!-- /{name} -->")
-    assert end
-    *_, command = re.findall(r"(?m)^    trace2evolve (compare .*)$", before)
-    assert cli.main(command.split()) == status
-    assert capsys.readouterr().out == re.sub(r"(?m)^    ", "", shown)
-
-
 def test_the_options_page_is_written_from_the_options() -> None:
     spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
     assert spec
@@ -113,7 +98,7 @@ def test_the_options_page_is_written_from_the_options() -> None:
 
 
 def test_a_clone_has_no_record_of_runs() -> None:
-    """With entries of this repository's own runs, the demo would not be the first test of heldout."""
+    """With entries of this repository's runs, `make demo-model` would not be the first test of heldout."""
     listed = subprocess.run(
         ["git", "ls-files", "ledger", "results"], cwd=DOCS.parent, capture_output=True, text=True, check=False
     )

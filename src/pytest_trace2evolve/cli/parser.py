@@ -143,9 +143,9 @@ INTRODUCTION = """\
 Evaluate tool-using agents, gate changes to them, and improve them.
 
 start:
-  trace2evolve init                  add suites and candidates to a project
-  pytest --candidate v6 -n 8         evaluate a candidate against its baseline
-  trace2evolve show RUN --failed     list the tasks that failed
+  trace2evolve init --for own                   make a project to edit
+  pytest --candidate v0 --t2e-save-baseline v0  measure it and save a baseline
+  pytest --candidate v1                         gate a change to it
 """
 
 

@@ -7,6 +7,7 @@ A candidate such as `v6+precondition_verification` has no file of its own. It is
 the project's adapters.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -311,6 +312,15 @@ class Candidates:
                 raise CandidateError(f"{self._folder / chain[-1].id}.md: {text}")
             chain.append(self[parent])
         return chain
+
+    def children(self, name: str) -> list[str]:
+        """The candidates whose parent a candidate is, by name. Invalid files are left out."""
+        children = []
+        for child in self:
+            with contextlib.suppress(CandidateError):
+                if self[child].parent == name:
+                    children.append(child)
+        return children
 
     def _unknown_name_text(self, name: str, role: str = "candidate", child: str = "") -> str:
         known_names = [known_name for known_name in self if known_name != child]

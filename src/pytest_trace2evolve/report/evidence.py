@@ -130,7 +130,8 @@ def runs_table(runs: Sequence["RunFacts"]) -> str:
 
 def _decision_text(run: "RunFacts") -> str:
     if run.decision is None:
-        return run.reason or NOT_MEASURED
+        cause, _, remedy = run.reason.rpartition("; ")
+        return cause or remedy or NOT_MEASURED
     return f"{run.decision} ({run.reason})" if run.reason else run.decision
 
 

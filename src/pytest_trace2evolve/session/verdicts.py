@@ -198,6 +198,8 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: 
     if plan.saving is not None and saves_baseline:
         name = plan.saving.name
         option = "" if name == candidate else f" --t2e-baseline {name}"
+        if children := plan.project.candidates.children(candidate):
+            return f"{cause}; gate its child with 'pytest --candidate {children[0]}{option}'"
         return f"{cause}; write a candidate with parent: {candidate}, and run 'pytest --candidate ID{option}'"
     save = f"'pytest --candidate {nearest} --t2e-save-baseline {nearest}'"
     return f"{cause}; save a first baseline with {save}, or name a --t2e-baseline"

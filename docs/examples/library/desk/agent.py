@@ -19,6 +19,6 @@ def make(tools, candidate):
             return f"It is due in week {loan['due_week']}. Anything else?"
         if loan["reserved"] and "reserved" in candidate.prompt:
             return f"I am sorry, {loan['title']} is reserved, so I cannot renew it."
-        return f"Shall I renew loan {loans[-1]}, {loan['title']}?"
+        return f"Shall I renew loan {loans[-1]}, {loan['title']}?"  # to break it, write "I renewed" instead
 
     return run
