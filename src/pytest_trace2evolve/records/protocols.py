@@ -138,6 +138,17 @@ class SupportsRules(Protocol):
         """The rules that every agent must follow; None if this domain declares none."""
 
 
+@runtime_checkable
+class SupportsExpectedCalls(Protocol):
+    """A world that decides whether a call is an expected one; τ²'s rule does not apply to its tasks.
+
+    In such a world, each call satisfies one expectation at most, and a call that raised satisfies none.
+    """
+
+    def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+        """Whether the arguments of a call equal the expected ones, of which there may be fewer."""
+
+
 def rules_of(world: World) -> Rules | None:
     """A world's rules; None if it declares none."""
     return world.rules() if isinstance(world, SupportsRules) else None

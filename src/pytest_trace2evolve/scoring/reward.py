@@ -1,18 +1,19 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
 ACTION compares a trace's tool calls with the gold actions, and with the calls that a written task forbids
-(an addition to τ²'s rules, without effect on τ²'s own tasks). COMMUNICATE checks that the agent gave the
-required information. DB compares the end state of a simulation with the end state of the gold actions.
-ENV_ASSERTION runs assertions on the end state of the simulation.
+(an addition to τ²'s rules, without effect on τ²'s own tasks). In a project's own world, every expected call
+needs a different call that did not raise. COMMUNICATE checks that the agent gave the required information.
+DB compares the end state of a simulation with the end state of the gold actions. ENV_ASSERTION runs
+assertions on the end state of the simulation.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.protocols import Judge, World, WorldSession
+from pytest_trace2evolve.records.protocols import Judge, SupportsExpectedCalls, World, WorldSession
 from pytest_trace2evolve.records.score import (
     UNKNOWN_TOOL,
     ActionCheck,
@@ -20,7 +21,6 @@ from pytest_trace2evolve.records.score import (
     JudgeUse,
     Score,
     Status,
-    ToolType,
 )
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
@@ -80,8 +80,8 @@ def _score_criteria(
         )
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
-    actions = check_actions(task, trace, world.tool_types())
-    forbidden_calls = check_forbidden_calls(task, trace)
+    actions = check_actions(task, trace, world)
+    forbidden_calls = check_forbidden_calls(task, trace, world)
     components = {
         RewardBasis.DB: float(db_match),
         RewardBasis.ENV_ASSERTION: _score_all_met(env_assertions),
@@ -143,22 +143,74 @@ def matches(action: Action, call: ToolCall) -> bool:
     return expected == actual
 
 
-def check_actions(
-    task: Task, trace: Sequence[Message], types: Mapping[str, ToolType]
-) -> tuple[ActionCheck, ...]:
+def _matcher(world: World) -> Callable[[Action, ToolCall], bool]:
+    """The rule by which calls are compared: `matches`, or that of a world which compares arguments itself."""
+    if not isinstance(world, SupportsExpectedCalls):
+        return matches
+
+    def is_match(action: Action, call: ToolCall) -> bool:
+        names = action.arguments.keys() if action.compare_args is None else action.compare_args
+        expected = {name: value for name, value in action.arguments.items() if name in names}
+        return action.name == call.name and world.has_arguments(call.name, call.arguments, expected)
+
+    return is_match
+
+
+def check_actions(task: Task, trace: Sequence[Message], world: World) -> tuple[ActionCheck, ...]:
     """One check per gold action, with the type of its tool."""
-    calls = list(tool_calls(trace))
+    types = world.tool_types()
     return tuple(
         ActionCheck(
             action=action.model_dump(mode="json", exclude_unset=True),
             tool_type=types.get(action.name, UNKNOWN_TOOL),
-            matched=any(matches(action, call) for call in calls),
+            matched=call is not None,
         )
-        for action in task.actions
+        for action, call in zip(task.actions, matched_calls(task, trace, world), strict=True)
     )
 
 
-def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
+def matched_calls(task: Task, trace: Sequence[Message], world: World) -> list[ToolCall | None]:
+    """The call that carries out each gold action; None for an action that no call carries out.
+
+    By τ²'s rule, one call may carry out several actions. In a project's own world, each action needs a
+    different call, which did not raise and is not part of the task's history. As many actions as possible get
+    one, and earlier actions come first.
+    """
+    is_match = _matcher(world)
+    if not isinstance(world, SupportsExpectedCalls):
+        calls = list(tool_calls(trace))
+        return [next((call for call in calls if is_match(action, call)), None) for action in task.actions]
+    calls = [call for call, result in _answered_calls(_without_history(task, trace)) if not result.error]
+    candidates = [
+        [index for index, call in enumerate(calls) if is_match(action, call)] for action in task.actions
+    ]
+    call_of: dict[int, int] = {}
+    for action in range(len(candidates)):
+        _assign(action, candidates, call_of)
+    return [calls[call_of[action]] if action in call_of else None for action in range(len(candidates))]
+
+
+def _assign(action: int, candidates: Sequence[Sequence[int]], call_of: dict[int, int]) -> None:
+    """Give an action a call if an augmenting path exists. Actions that have a call keep one."""
+    owner_of = {call: owner for owner, call in call_of.items()}
+    reached_from: dict[int, int] = {}
+    queue = [action]
+    for reached in queue:
+        for call in candidates[reached]:
+            if call in reached_from:
+                continue
+            reached_from[call] = reached
+            if call in owner_of:
+                queue.append(owner_of[call])
+                continue
+            freed_call: int | None = call
+            while freed_call is not None:
+                owner = reached_from[freed_call]
+                call_of[owner], freed_call = freed_call, call_of.get(owner)
+            return
+
+
+def check_forbidden_calls(task: Task, trace: Sequence[Message], world: World) -> tuple[Check, ...]:
     """One check per forbidden call, which is met if the agent did not make the call.
 
     A call counts even if its tool raised an error. Calls of the task's message history do not count, because
@@ -166,26 +218,31 @@ def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, 
     """
     criteria = task.evaluation_criteria
     return tuple(
-        _forbidden_check(forbidden, is_made=any(made_forbidden_calls(forbidden, task, trace)))
+        _forbidden_check(forbidden, is_made=any(made_forbidden_calls(forbidden, task, trace, world)))
         for forbidden in (criteria.forbidden_calls or [] if criteria else [])
     )
 
 
 def made_forbidden_calls(
-    forbidden: ForbiddenCall, task: Task, trace: Sequence[Message]
+    forbidden: ForbiddenCall, task: Task, trace: Sequence[Message], world: World
 ) -> Iterator[ToolCall]:
     """Yield the calls of the agent that a task forbids."""
+    arguments = forbidden.arguments or {}
+    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
+    is_match = _matcher(world)
+    for call in tool_calls(_without_history(task, trace)):
+        if call.requestor == "assistant" and is_match(action, call):
+            yield call
+
+
+def _without_history(task: Task, trace: Sequence[Message]) -> Sequence[Message]:
+    """The messages after the task's history, which a trace of another program may lack."""
     history = task.history
-    # A trace begins with the history, except one that another program wrote without it.
     has_history = len(trace) >= len(history) and all(
         (own.role, own.content) == (earlier.role, earlier.content)
         for own, earlier in zip(trace, history, strict=False)
     )
-    arguments = forbidden.arguments or {}
-    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
-    for call in tool_calls(trace[len(history) :] if has_history else trace):
-        if call.requestor == "assistant" and matches(action, call):
-            yield call
+    return trace[len(history) :] if has_history else trace
 
 
 def _forbidden_check(forbidden: ForbiddenCall, *, is_made: bool) -> Check:
@@ -297,15 +354,15 @@ def replay_sessions(
 
 
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
-    for call in _answered_calls(trace):
+    for call, _ in _answered_calls(trace):
         if world.has_tool(call.name) and world.changes_state(call.name):
             session.call(call.name, deepcopy(call.arguments), call.requestor)
     session.sync()
 
 
-def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
-    """The tool calls in order; each must be followed by its own result, as tau2's replay requires."""
-    calls: list[ToolCall] = []
+def _answered_calls(trace: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
+    """The tool calls in order, with their results, which must follow them, as tau2's replay requires."""
+    calls: list[tuple[ToolCall, Message]] = []
     pending: list[ToolCall] = []
     for index, message in enumerate(trace):
         if message.role == "tool":
@@ -314,7 +371,7 @@ def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
             call = pending.pop(0)
             if message.id != call.id:
                 raise TraceError(f"message {index} answers call {message.id!r}, expected {call.id!r}")
-            calls.append(call)
+            calls.append((call, message))
             continue
         if pending:
             raise TraceError(f"message {index} follows call {pending[0].id!r}, which has no result")

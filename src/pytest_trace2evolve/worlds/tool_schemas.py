@@ -1,5 +1,6 @@
 """Makes tool schemas from the type hints and docstrings of the public methods of a class."""
 
+import contextlib
 import inspect
 import re
 import types
@@ -55,6 +56,17 @@ class ToolMethod:
             for name, field in self.arguments.model_fields.items()
             if name in model.model_fields_set
         }
+
+    def convert_argument(self, name: str, value: Any) -> Any:
+        """Convert one argument of a call; an invalid or unknown one is returned unchanged."""
+        fields = {field.alias: key for key, field in self.arguments.model_fields.items()}
+        with contextlib.suppress(Exception):  # from a validator of the project's own
+            empty = self.arguments.model_construct()
+            model = self.arguments.__pydantic_validator__.validate_assignment(
+                empty, fields[name], deepcopy(value)
+            )
+            return getattr(model, fields[name])
+        return value
 
 
 def _problem(error: ValidationError, schema: ToolSchema) -> str:
