@@ -23,13 +23,21 @@ from pytest_trace2evolve.records.score import (
     Status,
 )
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
-from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
+from pytest_trace2evolve.records.trace import (
+    FULL_DUPLEX_NOTE,
+    REGULAR_ENDS,
+    Simulation,
+    TerminationReason,
+)
 
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
 
 NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
 """The note of a simulation that a judge could have measured."""
+
+RECORDED_VERDICTS_NOTE = "natural-language assertions: recorded verdicts"
+"""The note of a simulation whose natural-language assertions have the verdicts that its file records."""
 
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
@@ -42,13 +50,16 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
         simulation: The simulation, with its trace.
         task: The simulated task; its `reward_basis` decides which components count.
         world: The domain, with the databases on which the tool calls are replayed.
-        judge: Judge of natural-language assertions; tasks that need a judge are not measured without one.
+        judge: Judge of natural-language assertions. Without one, the verdicts that the simulation records
+            are used if they are on exactly the task's assertions.
 
     Returns:
         A score whose status is `measured` if and only if a reward could be determined; otherwise its note
         gives the reason.
     """
     reason = simulation.termination_reason
+    if simulation.is_full_duplex:
+        return Score(status=Status.NOT_MEASURED, note=FULL_DUPLEX_NOTE)
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
         return Score(
             status=Status.INFRASTRUCTURE_ERROR,
@@ -72,12 +83,7 @@ def _score_criteria(
 ) -> Score:
     trace = simulation.trace
     if not trace:
-        is_full_duplex = bool(getattr(simulation, "ticks", None))
-        raise TraceError(
-            "the simulation is full-duplex and has ticks, but only messages can be scored"
-            if is_full_duplex
-            else "the simulation ended regularly, but has no messages"
-        )
+        raise TraceError("the simulation ended regularly, but has no messages")
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world)
@@ -92,17 +98,19 @@ def _score_criteria(
     judge_use: JudgeUse | None = None
     note = ""
     if RewardBasis.NL_ASSERTION in criteria.basis:
-        if not criteria.nl_assertions:
-            components[RewardBasis.NL_ASSERTION] = 1.0
-        elif judge is None:
-            note = NO_JUDGE_NOTE
-        else:
-            nl_checks, judge_use = judge.judge(criteria.nl_assertions, trace)
+        assertions = criteria.nl_assertions or []
+        is_zero = 0.0 in (components.get(component) for component in criteria.basis)
+        if judge is None:
+            nl_checks = _recorded_verdicts(simulation, assertions)
+            note = RECORDED_VERDICTS_NOTE if nl_checks else "" if is_zero or not assertions else NO_JUDGE_NOTE
+        elif assertions and not is_zero:  # a reward of 0 stays 0, whatever the judge finds
+            nl_checks, judge_use = judge.judge(assertions, trace)
+        if nl_checks or not assertions:
             components[RewardBasis.NL_ASSERTION] = _score_all_met(nl_checks)
     reward = 1.0
     for component in criteria.basis:
         reward *= components.get(component, 1.0)
-    is_measured = all(component in components for component in criteria.basis)
+    is_measured = not reward or all(component in components for component in criteria.basis)
     return Score(
         status=Status.MEASURED if is_measured else Status.NOT_MEASURED,
         reward=reward if is_measured else None,
@@ -121,6 +129,28 @@ def _score_criteria(
 
 def _score_all_met(checks: Iterable[Check]) -> float:
     return float(all(check.met for check in checks))
+
+
+def recorded_assertions(simulation: Simulation) -> tuple[Check, ...]:
+    """The judged natural-language assertions that a simulation records; empty if there are none."""
+    verdicts = (simulation.reward_info or {}).get("nl_assertions")
+    return tuple(
+        Check(
+            wanted=verdict.get("nl_assertion"), met=verdict["met"], note=note if isinstance(note, str) else ""
+        )
+        for verdict in (verdicts if isinstance(verdicts, list) else ())
+        if isinstance(verdict, dict) and isinstance(verdict.get("met"), bool)
+        for note in [verdict.get("justification")]
+    )
+
+
+def _recorded_verdicts(simulation: Simulation, assertions: Sequence[str]) -> tuple[Check, ...]:
+    """The recorded verdicts, if all are valid and on exactly these assertions, in any order."""
+    verdicts = (simulation.reward_info or {}).get("nl_assertions")
+    checks = recorded_assertions(simulation)
+    is_complete = isinstance(verdicts, list) and len(verdicts) == len(assertions)
+    is_same = sorted(repr(check.wanted) for check in checks) == sorted(map(repr, assertions))
+    return checks if is_complete and is_same else ()
 
 
 def is_solo(trace: Sequence[Message]) -> bool:

@@ -28,7 +28,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
+from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS_NOTE, SCORER_VERSION, score
 from pytest_trace2evolve.scoring.trace_checks import CheckResult
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks, describe_check_failures
 from pytest_trace2evolve.utils.canonical import digest_text
@@ -38,6 +38,11 @@ from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 if TYPE_CHECKING:
     from pytest_trace2evolve.project.candidates import Candidate
     from pytest_trace2evolve.project.suites import Suite
+
+RECORDED_JUDGE = "recorded verdicts"
+"""The name of the judge of evidence whose file does not name the judge of its recorded verdicts."""
+
+_JUDGE_REMEDY = "give --judge MODEL (pytest: --t2e-judge MODEL)"
 
 
 def path_exists(path: Path) -> bool:
@@ -190,11 +195,7 @@ def rescore_files(
     for file in [read_results(path) for path in expand_run_folders(paths)]:
         scored_simulations = rescore(file, worlds, provider, judge, trace_checks)
         records = [simulation.record for simulation in scored_simulations]
-        unscored_records = [record for record in records if record.note and record.reward is None]
-        notes: tuple[str, ...] = ()
-        if unscored_records:
-            first_record = unscored_records[0]
-            notes = (f"{len(unscored_records)} not scored, first {first_record.id!r}: {first_record.note}",)
+        notes = (*file.notes, *_score_notes(records))
         notes += tuple(
             describe_check_failures(
                 (name, result, simulation.record.task_id, simulation.record.trial)
@@ -208,13 +209,37 @@ def rescore_files(
     return scored_files
 
 
+def _score_notes(records: Sequence[SimulationEvidence]) -> Iterator[str]:
+    """Yield notes on simulations without a reward, and without a recorded reward to compare with."""
+    yield from _judge_notes(records)
+    unscored = [
+        record for record in records if record.reward is None and record.note not in ("", NO_JUDGE_NOTE)
+    ]
+    if unscored:
+        yield f"{len(unscored)} not scored, first {unscored[0].id!r}: {unscored[0].note}"
+    scored = [record for record in records if record.reward is not None]
+    compared_count = sum(record.recorded_reward is not None for record in scored)
+    if 0 < compared_count < len(scored):
+        yield f"recorded: the mean over {compared_count} of {len(scored)} scored; the others record no reward"
+
+
+def _judge_notes(records: Sequence[SimulationEvidence]) -> Iterator[str]:
+    """Yield notes on simulations without a judge, and on those with recorded verdicts."""
+    unjudged = [record for record in records if record.note == NO_JUDGE_NOTE]
+    if unjudged:
+        yield f"{len(unjudged)} not scored, first {unjudged[0].id!r}: {NO_JUDGE_NOTE}; {_JUDGE_REMEDY}"
+    if count := sum(record.note == RECORDED_VERDICTS_NOTE for record in records):
+        text = "scored with recorded verdicts of natural-language assertions; to judge them again,"
+        yield f"{count} {text} {_JUDGE_REMEDY}"
+
+
 @dataclass(frozen=True)
 class LoadedEvidence:
     """One candidate's evidence, with one `Evidence` for each domain and mode.
 
     Attributes:
         sides: The evidence.
-        notes: Notes on renumbered trials.
+        notes: Notes on renumbered trials and left-out simulations.
         files: The results files from which the evidence was scored.
     """
 
@@ -277,6 +302,11 @@ def load_evidence(
             for file in group
             for scored_simulation in rescore(file, worlds, provider, judge, trace_checks)
         ]
+        names = ", ".join(file.path.name for file in group)
+        notes += [f"{names}: {note}" for note in _judge_notes(records)]
+        if any(record.note == RECORDED_VERDICTS_NOTE for record in records):
+            judges = {file_provenance(file).judge or RECORDED_JUDGE for file in group}
+            origin = origin.model_copy(update={"judge": ", ".join(sorted(judges))})
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
     files = tuple(file for group in groups.values() for file in group)
     return LoadedEvidence(tuple(sides), tuple(notes), files)
