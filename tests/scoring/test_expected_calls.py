@@ -298,17 +298,16 @@ server.run("stdio")
 '''
 
 
-def test_a_server_s_arguments_are_compared_by_its_schema(tmp_path: Path) -> None:
+def test_a_server_s_arguments_are_compared_as_they_are_written(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
     world = World.from_mcp(["python", "server.py"], folder=tmp_path)
     expected = [called("refund", amount=0.3, notify=True), "refund"]
-    half: Call = ("refund", {"amount": "0.3"})
     for calls, rewards in (
-        ([half, ("refund", {"amount": 5})], [True, True]),
-        ([half], [True, False]),
-        ([half, ("refund", {"amount": -1})], [True, False]),
-        ([("refund", {"amount": 0.1 + 0.2, "notify": "false"}), half], [True, True]),
+        ([("refund", {"amount": 0.1 + 0.2}), ("refund", {"amount": 5})], [True, True]),
+        ([("refund", {"amount": 0.3})], [True, False]),
+        ([("refund", {"amount": 0.3}), ("refund", {"amount": -1})], [True, False]),
+        ([("refund", {"amount": 0.3, "notify": False}), ("refund", {"amount": 0.3})], [True, True]),
     ):
         trace = trace_of(world, *calls)
         assert [check.matched for check in check_actions(task(*expected), trace, world)] == rewards

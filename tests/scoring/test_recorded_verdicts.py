@@ -17,8 +17,8 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Check, JudgeUse, Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS_NOTE, score
-from pytest_trace2evolve.session.evidence_sources import RECORDED_JUDGE, load_evidence, rescore_files
+from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS, score
+from pytest_trace2evolve.session.evidence_sources import load_evidence, rescore_files
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 
@@ -91,7 +91,7 @@ def test_recorded_verdicts_count_if_their_texts_are_the_task_s(verdicts: Any, re
         assert (result.status, result.note) == (Status.NOT_MEASURED, NO_JUDGE_NOTE)
         assert NL not in result.components
     else:
-        assert (result.status, result.note) == (Status.MEASURED, RECORDED_VERDICTS_NOTE)
+        assert (result.status, result.note) == (Status.MEASURED, RECORDED_VERDICTS)
         assert [check.met for check in result.nl_assertions] == [item["met"] for item in verdicts]
 
 
@@ -217,7 +217,7 @@ def test_a_comparison_uses_recorded_verdicts_and_names_them(
     assert "note: base.json: 30 scored with recorded verdicts of natural-language assertions" in out
     assert "lost" not in out
     (side,) = load_evidence([base], worlds).sides
-    assert side.provenance.judge == RECORDED_JUDGE
+    assert side.provenance.judge == RECORDED_VERDICTS
     (unjudged,) = load_evidence([retail_file(tmp_path / "none.json", [None])], worlds).sides
     assert unjudged.provenance.judge is None
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import FULL_DUPLEX_NOTE, Simulation
+from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, first_problem, read_bytes, read_json
 
@@ -25,22 +25,13 @@ OWN_BLOCK_KEY = "trace2evolve"
 class ResultsFile:
     """A results file: its simulations, and the embedded tasks that the simulations ran.
 
-    Full-duplex simulations are left out and counted. `header` holds everything but tasks and simulations,
-    unchanged from the file.
+    `header` holds everything but tasks and simulations, unchanged from the file.
     """
 
     path: Path
     header: dict[str, Any]
     tasks: dict[str, Task]
     simulations: tuple[Simulation, ...]
-    full_duplex_count: int = 0
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A note on the simulations that were left out, if there are any."""
-        total = self.full_duplex_count + len(self.simulations)
-        text = f"{self.full_duplex_count} of {total} simulations left out: {FULL_DUPLEX_NOTE}"
-        return (text,) if self.full_duplex_count else ()
 
     @property
     def info(self) -> dict[str, Any]:
@@ -110,9 +101,7 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
             )
     _check_recorded_checks(path, simulations, tasks)
     header = {key: value for key, value in content.items() if key not in lists}
-    scorable = tuple(simulation for simulation in simulations if not simulation.is_full_duplex)
-    left_out_count = len(simulations) - len(scorable)
-    return ResultsFile(path, header, tasks, scorable, full_duplex_count=left_out_count)
+    return ResultsFile(path=path, header=header, tasks=tasks, simulations=simulations)
 
 
 def traces_digest(path: Path) -> str:
@@ -136,14 +125,11 @@ def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...
     """Combine the simulations of one candidate's files, renumbering trials if numbers clash or are missing.
 
     Returns:
-        The simulations, each (task, trial) once, and notes on renumbered trials and left-out simulations.
+        The simulations, each (task, trial) once, and notes on the renumbered trials.
 
     Raises:
-        ResultsError: a simulation id occurs twice, or every simulation is left out.
+        ResultsError: a simulation id occurs twice.
     """
-    notes = tuple(f"{file.path.name}: {note}" for file in files for note in file.notes)
-    if notes and not any(file.simulations for file in files):
-        raise ResultsError(f"{'; '.join(notes)}; use results of text conversations")
     paths: dict[str, Path] = {}
     for file in files:
         for simulation in file.simulations:
@@ -156,7 +142,7 @@ def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...
     simulations = [simulation for file in files for simulation in file.simulations]
     keys = {(simulation.task_id, simulation.trial) for simulation in simulations}
     if len(keys) == len(simulations) and all(trial is not None for _, trial in keys):
-        return tuple(simulations), notes
+        return tuple(simulations), ()
     trials: dict[str, int] = {}
     renumbered = []
     for simulation in simulations:
@@ -165,10 +151,10 @@ def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...
         renumbered.append(simulation.model_copy(update={"trial": trial}))
     max_trials = max(trials.values())
     if len(keys) == len(simulations) and max_trials == 1:
-        return tuple(renumbered), notes  # one unnumbered simulation per task becomes trial 0 without a note
+        return tuple(renumbered), ()  # one unnumbered simulation per task becomes trial 0 without a note
     names = ", ".join(file.path.name for file in files)
     note = f"{names}: trials renumbered 0 to {max_trials - 1}, since files or simulations share numbers"
-    return tuple(renumbered), (*notes, note)
+    return tuple(renumbered), (note,)
 
 
 def _locate_files(path: Path) -> tuple[Path, Path | None]:

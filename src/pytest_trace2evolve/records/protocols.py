@@ -140,13 +140,10 @@ class SupportsRules(Protocol):
 
 @runtime_checkable
 class SupportsExpectedCalls(Protocol):
-    """A world that decides whether a call is an expected one; τ²'s rule does not apply to its tasks.
-
-    In such a world, each call satisfies one expectation at most, and a call that raised satisfies none.
-    """
+    """A world in which a call satisfies at most one expected call, and none if it raised; not τ²'s rule."""
 
     def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-        """Whether the arguments of a call equal the expected ones, of which there may be fewer."""
+        """Whether the arguments of a call agree with the expected ones, of which there may be fewer."""
 
 
 def rules_of(world: World) -> Rules | None:

@@ -30,8 +30,8 @@ REGULAR_ENDS = frozenset({TerminationReason.AGENT_STOP, TerminationReason.USER_S
 """The ends after which a simulation is checked; any other end gives reward 0 without checks."""
 
 
-FULL_DUPLEX_NOTE = "full-duplex (voice); only conversations whose events are messages can be scored"
-"""The reason why a full-duplex simulation is never scored, not even if it has some messages."""
+FULL_DUPLEX = "full-duplex (voice); only simulations whose events are all messages can be read"
+"""The reason why a full-duplex simulation is never scored or imported, not even if it has some messages."""
 
 
 def _to_text_id(value: Any) -> Any:

@@ -8,8 +8,9 @@ assertions on the end state of the simulation.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from typing import Any
 
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -23,12 +24,7 @@ from pytest_trace2evolve.records.score import (
     Status,
 )
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
-from pytest_trace2evolve.records.trace import (
-    FULL_DUPLEX_NOTE,
-    REGULAR_ENDS,
-    Simulation,
-    TerminationReason,
-)
+from pytest_trace2evolve.records.trace import FULL_DUPLEX, REGULAR_ENDS, Simulation, TerminationReason
 
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
@@ -36,8 +32,8 @@ SCORER_VERSION = 1
 NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
 """The note of a simulation that a judge could have measured."""
 
-RECORDED_VERDICTS_NOTE = "natural-language assertions: recorded verdicts"
-"""The note of a simulation whose natural-language assertions have the verdicts that its file records."""
+RECORDED_VERDICTS = "recorded verdicts of natural-language assertions"
+"""The note of a simulation that is scored with verdicts of its file, and the judge if the file names none."""
 
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
@@ -58,15 +54,13 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
         gives the reason.
     """
     reason = simulation.termination_reason
-    if simulation.is_full_duplex:
-        return Score(status=Status.NOT_MEASURED, note=FULL_DUPLEX_NOTE)
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
         return Score(
             status=Status.INFRASTRUCTURE_ERROR,
             note=simulation.error_text or "the simulation was lost to infrastructure",
         )
-    if simulation.redrawn_reason:
-        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
+    if simulation.redrawn_reason or simulation.is_full_duplex:
+        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason or FULL_DUPLEX)
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria
@@ -101,8 +95,8 @@ def _score_criteria(
         assertions = criteria.nl_assertions or []
         is_zero = 0.0 in (components.get(component) for component in criteria.basis)
         if judge is None:
-            nl_checks = _recorded_verdicts(simulation, assertions)
-            note = RECORDED_VERDICTS_NOTE if nl_checks else "" if is_zero or not assertions else NO_JUDGE_NOTE
+            nl_checks = recorded_verdicts(simulation, task)
+            note = RECORDED_VERDICTS if nl_checks else "" if is_zero or not assertions else NO_JUDGE_NOTE
         elif assertions and not is_zero:  # a reward of 0 stays 0, whatever the judge finds
             nl_checks, judge_use = judge.judge(assertions, trace)
         if nl_checks or not assertions:
@@ -131,26 +125,21 @@ def _score_all_met(checks: Iterable[Check]) -> float:
     return float(all(check.met for check in checks))
 
 
-def recorded_assertions(simulation: Simulation) -> tuple[Check, ...]:
-    """The judged natural-language assertions that a simulation records; empty if there are none."""
-    verdicts = (simulation.reward_info or {}).get("nl_assertions")
-    return tuple(
-        Check(
-            wanted=verdict.get("nl_assertion"), met=verdict["met"], note=note if isinstance(note, str) else ""
-        )
-        for verdict in (verdicts if isinstance(verdicts, list) else ())
-        if isinstance(verdict, dict) and isinstance(verdict.get("met"), bool)
-        for note in [verdict.get("justification")]
+def recorded_verdicts(simulation: Simulation, task: Task) -> tuple[Check, ...]:
+    """The verdicts that a simulation records on the task's natural-language assertions.
+
+    Empty unless all verdicts are valid, and their texts are exactly the assertions, in any order.
+    """
+    criteria = task.evaluation_criteria
+    assertions = criteria.nl_assertions or [] if criteria else []
+    verdicts: Any = (simulation.reward_info or {}).get("nl_assertions")
+    checks = tuple(
+        Check(wanted=item.get("nl_assertion"), met=item["met"], note=str(item.get("justification") or ""))
+        for item in (verdicts if isinstance(verdicts, list) else ())
+        if isinstance(item, dict) and isinstance(item.get("met"), bool)
     )
-
-
-def _recorded_verdicts(simulation: Simulation, assertions: Sequence[str]) -> tuple[Check, ...]:
-    """The recorded verdicts, if all are valid and on exactly these assertions, in any order."""
-    verdicts = (simulation.reward_info or {}).get("nl_assertions")
-    checks = recorded_assertions(simulation)
-    is_complete = isinstance(verdicts, list) and len(verdicts) == len(assertions)
     is_same = sorted(repr(check.wanted) for check in checks) == sorted(map(repr, assertions))
-    return checks if is_complete and is_same else ()
+    return checks if checks and is_same and len(checks) == len(verdicts) else ()
 
 
 def is_solo(trace: Sequence[Message]) -> bool:
@@ -158,32 +147,21 @@ def is_solo(trace: Sequence[Message]) -> bool:
     return not any(message.role == "user" for message in trace)
 
 
-def matches(action: Action, call: ToolCall) -> bool:
+def matches(action: Action, call: ToolCall, own_world: SupportsExpectedCalls | None = None) -> bool:
     """Whether a tool call carries out a gold action.
 
     The tool names must agree, and so must the arguments named by `compare_args`. If `compare_args` is None,
     the arguments of the *call* must agree. An empty `compare_args` matches any call of the tool. The caller
-    does not matter.
+    does not matter. A project's own world compares the arguments itself.
     """
     if action.name != call.name:
         return False
     names = call.arguments.keys() if action.compare_args is None else action.compare_args
     expected = {name: value for name, value in action.arguments.items() if name in names}
+    if own_world is not None:
+        return own_world.has_arguments(call.name, call.arguments, expected)
     actual = {name: value for name, value in call.arguments.items() if name in names}
     return expected == actual
-
-
-def _matcher(world: World) -> Callable[[Action, ToolCall], bool]:
-    """The rule by which calls are compared: `matches`, or that of a world which compares arguments itself."""
-    if not isinstance(world, SupportsExpectedCalls):
-        return matches
-
-    def is_match(action: Action, call: ToolCall) -> bool:
-        names = action.arguments.keys() if action.compare_args is None else action.compare_args
-        expected = {name: value for name, value in action.arguments.items() if name in names}
-        return action.name == call.name and world.has_arguments(call.name, call.arguments, expected)
-
-    return is_match
 
 
 def check_actions(task: Task, trace: Sequence[Message], world: World) -> tuple[ActionCheck, ...]:
@@ -206,38 +184,36 @@ def matched_calls(task: Task, trace: Sequence[Message], world: World) -> list[To
     different call, which did not raise and is not part of the task's history. As many actions as possible get
     one, and earlier actions come first.
     """
-    is_match = _matcher(world)
     if not isinstance(world, SupportsExpectedCalls):
         calls = list(tool_calls(trace))
-        return [next((call for call in calls if is_match(action, call)), None) for action in task.actions]
+        return [next((call for call in calls if matches(action, call)), None) for action in task.actions]
     calls = [call for call, result in _answered_calls(_without_history(task, trace)) if not result.error]
     candidates = [
-        [index for index, call in enumerate(calls) if is_match(action, call)] for action in task.actions
+        [index for index, call in enumerate(calls) if matches(action, call, world)] for action in task.actions
     ]
-    call_of: dict[int, int] = {}
-    for action in range(len(candidates)):
-        _assign(action, candidates, call_of)
+    call_of = _assign_calls(candidates)
     return [calls[call_of[action]] if action in call_of else None for action in range(len(candidates))]
 
 
-def _assign(action: int, candidates: Sequence[Sequence[int]], call_of: dict[int, int]) -> None:
-    """Give an action a call if an augmenting path exists. Actions that have a call keep one."""
-    owner_of = {call: owner for owner, call in call_of.items()}
-    reached_from: dict[int, int] = {}
-    queue = [action]
-    for reached in queue:
-        for call in candidates[reached]:
-            if call in reached_from:
+def _assign_calls(candidates: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Give as many actions as possible a different call each, by augmenting paths; earlier actions first."""
+    call_of: dict[int, int] = {}
+    for action in range(len(candidates)):
+        owner_of = {call: owner for owner, call in call_of.items()}
+        reached_from: dict[int, int] = {}
+        queue = [action]
+        for reached in queue:
+            calls = [call for call in candidates[reached] if call not in reached_from]
+            reached_from |= dict.fromkeys(calls, reached)
+            free = next((call for call in calls if call not in owner_of), None)
+            if free is None:
+                queue += [owner_of[call] for call in calls]
                 continue
-            reached_from[call] = reached
-            if call in owner_of:
-                queue.append(owner_of[call])
-                continue
-            freed_call: int | None = call
-            while freed_call is not None:
-                owner = reached_from[freed_call]
-                call_of[owner], freed_call = freed_call, call_of.get(owner)
-            return
+            while free is not None:
+                owner = reached_from[free]
+                call_of[owner], free = free, call_of.get(owner)
+            break
+    return call_of
 
 
 def check_forbidden_calls(task: Task, trace: Sequence[Message], world: World) -> tuple[Check, ...]:
@@ -259,9 +235,9 @@ def made_forbidden_calls(
     """Yield the calls of the agent that a task forbids."""
     arguments = forbidden.arguments or {}
     action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
-    is_match = _matcher(world)
+    own_world = world if isinstance(world, SupportsExpectedCalls) else None
     for call in tool_calls(_without_history(task, trace)):
-        if call.requestor == "assistant" and is_match(action, call):
+        if call.requestor == "assistant" and matches(action, call, own_world):
             yield call
 
 

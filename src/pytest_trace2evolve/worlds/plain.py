@@ -1,7 +1,6 @@
 """Worlds of a project's own: made from a plain class, whose methods are the tools, or from an MCP server."""
 
 import asyncio
-import contextlib
 import inspect
 import json
 import sys
@@ -13,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.failure import Difference
@@ -40,13 +39,6 @@ DATABASE_EQUALS = "database_equals"
 
 MAX_KEPT_STATES = 64
 """Maximum number of tasks' initial states that a world keeps for further sessions of the same tasks."""
-
-_SCALARS: Mapping[str, TypeAdapter[Any]] = {
-    "number": TypeAdapter(float),
-    "integer": TypeAdapter(int),
-    "boolean": TypeAdapter(bool),
-}
-"""Types of JSON schemas whose values servers convert, such as the text "0.3" to a number."""
 
 GUIDELINES = """\
 You play a customer who talks to a support agent. The scenario below says who you are, what you want and what
@@ -228,30 +220,18 @@ class World(ABC):
         """Whether a tool may change the database."""
 
     def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-        """Whether the arguments of a call equal the expected ones, as the tool gets them.
-
-        Both are converted first, and an absent argument has its default. See `is_same`.
-        """
-        schemas = [tool.parameters for tool in self.tools("assistant") if tool.name == name]
-        properties = schemas[0].get("properties", {}) if schemas else {}
+        """Whether a call has the expected arguments as its tool gets them: converted, and with defaults."""
+        schema = next((tool.parameters for tool in self.tools("assistant") if tool.name == name), {})
+        properties = schema.get("properties", {})
         if arguments.keys() <= properties.keys():  # otherwise the tool rejects the call
             defaults = {key: value["default"] for key, value in properties.items() if "default" in value}
             arguments = {**defaults, **arguments}
-
-        def convert(key: str, value: Any) -> Any:
-            return self.convert(name, key, value, properties.get(key, {}))
-
+        method: ToolMethod | None = getattr(self, "methods", {}).get(name)  # a server converts in its own way
+        convert = method.convert_argument if method else lambda _, value: value
         return all(
             key in arguments and is_same(convert(key, value), convert(key, arguments[key]))
             for key, value in expected.items()
         )
-
-    def convert(self, name: str, argument: str, value: Any, schema: Mapping[str, Any]) -> Any:
-        """An argument of a call as its tool gets it, as JSON: a text of a number becomes the number."""
-        adapter = _SCALARS.get(str(schema.get("type")))
-        with contextlib.suppress(ValidationError):
-            return value if adapter is None else adapter.validate_python(value)
-        return value
 
     @abstractmethod
     def open(self, *, solo: bool = False) -> "PlainSession":
@@ -420,12 +400,6 @@ class ToolsWorld(World):
     def has_tool(self, name: str) -> bool:
         """Whether the agent can call a tool of this name."""
         return name in self.methods
-
-    def convert(self, name: str, argument: str, value: Any, schema: Mapping[str, Any]) -> Any:
-        """An argument of a call as its method gets it, as JSON; unchanged if it is invalid."""
-        return (
-            to_json(self.methods[name].convert_argument(argument, value)) if name in self.methods else value
-        )
 
     def changes_state(self, name: str) -> bool:
         """Whether a tool may change the database. Tools declared in `reads` may not."""

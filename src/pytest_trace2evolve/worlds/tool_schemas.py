@@ -18,6 +18,7 @@ from pydantic.json_schema import PydanticJsonSchemaWarning
 from pytest_trace2evolve.errors import WorldError, name_suggestion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.utils.reading import first_problem, main_problem
+from pytest_trace2evolve.worlds.plain_data import to_json
 
 _LIBRARIES = frozenset({"pydantic", "abc", "typing", "builtins", "collections", "enum"})
 """Top-level modules whose base classes have no tools."""
@@ -58,14 +59,12 @@ class ToolMethod:
         }
 
     def convert_argument(self, name: str, value: Any) -> Any:
-        """Convert one argument of a call; an invalid or unknown one is returned unchanged."""
+        """Convert one argument of a call, as JSON; an invalid or unknown one is returned unchanged."""
         fields = {field.alias: key for key, field in self.arguments.model_fields.items()}
         with contextlib.suppress(Exception):  # from a validator of the project's own
-            empty = self.arguments.model_construct()
-            model = self.arguments.__pydantic_validator__.validate_assignment(
-                empty, fields[name], deepcopy(value)
-            )
-            return getattr(model, fields[name])
+            model = self.arguments.model_construct()
+            model.__pydantic_validator__.validate_assignment(model, fields[name], deepcopy(value))
+            return to_json(getattr(model, fields[name]))
         return value
 
 
