@@ -292,13 +292,13 @@ def test_without_a_judge_the_reward_is_not_measured(heard: Simulation, polite: T
     )
 
 
-def test_without_a_judge_not_even_a_missed_component_gives_0(
-    heard: Simulation, polite: Task, desk: World
-) -> None:
+def test_without_a_judge_a_missed_component_gives_0(heard: Simulation, polite: Task, desk: World) -> None:
     spoiled = told(heard, HELLO, call("close_ticket", ticket_id="T1"), answer(), STOP)
     result = score(spoiled, polite, desk)
-    assert (result.status, result.reward) == (Status.NOT_MEASURED, None)
+    assert (result.status, result.reward, result.note) == (Status.MEASURED, 0.0, "")
     assert result.components[RewardBasis.DB] == 0
+    assert NL not in result.components
+    assert score(spoiled, polite, desk, BrokenJudge()).reward == 0
 
 
 @pytest.mark.parametrize("met", [True, False])

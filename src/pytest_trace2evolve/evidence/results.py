@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.rules import Finding
-from pytest_trace2evolve.records.score import Check
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
@@ -272,15 +271,3 @@ def read_findings(simulation: Simulation) -> tuple[Finding, ...] | None:
         return tuple(Finding.model_validate(finding) for finding in findings)
     except ValidationError:
         return None
-
-
-def recorded_assertions(simulation: Simulation) -> tuple[Check, ...]:
-    """The judged natural-language assertions of a simulation; empty if there are none."""
-    checks = (simulation.reward_info or {}).get("nl_assertions")
-    return tuple(
-        Check(
-            wanted=check.get("nl_assertion"), met=check["met"], note=_get_text(check, "justification") or ""
-        )
-        for check in (checks if isinstance(checks, list) else ())
-        if isinstance(check, dict) and isinstance(check.get("met"), bool)
-    )

@@ -19,6 +19,7 @@ from pytest_trace2evolve.importing.conversation import (
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
 from pytest_trace2evolve.records.message import USER_STOP_MARKS
+from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
 LogItems = Iterator[Conversation | Damage]
 
@@ -213,6 +214,8 @@ def _simulation(place: str, simulation: Any) -> Conversation:
     if not isinstance(simulation, dict):
         raise DamagedError(f"is {kind_name(simulation)}, not a simulation")
     turns: list[Turn] = []
+    if simulation.get("mode") == "full_duplex" or simulation.get("ticks"):
+        raise DamagedError(FULL_DUPLEX)
     messages = simulation.get("messages")
     if not isinstance(messages, list):
         raise DamagedError(f"'messages' is {kind_name(messages)}, not a list")

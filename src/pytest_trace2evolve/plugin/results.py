@@ -87,7 +87,7 @@ def _unjudged_reasons(run: TaskRun, planned_trials: int, *, is_open: bool) -> tu
     if lost_records:
         return f"{len(lost_records)} of {trials_text} lost: {_note_text(lost_records[0].note, is_open)}", ""
     if run.unmeasured_trials:
-        note = _note_text(run.unmeasured_trials[0].note, is_open)
+        note = f"{run.unmeasured_trials[0].note}; give --t2e-judge MODEL"
         return "", f"{len(run.unmeasured_trials)} of {trials_text} not measured: {note}"
     return "", ""
 

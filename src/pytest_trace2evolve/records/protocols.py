@@ -138,6 +138,14 @@ class SupportsRules(Protocol):
         """The rules that every agent must follow; None if this domain declares none."""
 
 
+@runtime_checkable
+class SupportsExpectedCalls(Protocol):
+    """A world in which a call satisfies at most one expected call, and none if it raised; not τ²'s rule."""
+
+    def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+        """Whether the arguments of a call agree with the expected ones, of which there may be fewer."""
+
+
 def rules_of(world: World) -> Rules | None:
     """A world's rules; None if it declares none."""
     return world.rules() if isinstance(world, SupportsRules) else None

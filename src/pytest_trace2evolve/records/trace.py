@@ -30,6 +30,10 @@ REGULAR_ENDS = frozenset({TerminationReason.AGENT_STOP, TerminationReason.USER_S
 """The ends after which a simulation is checked; any other end gives reward 0 without checks."""
 
 
+FULL_DUPLEX = "full-duplex (voice); only simulations whose events are all messages can be read"
+"""The reason why a full-duplex simulation is never scored or imported, not even if it has some messages."""
+
+
 def _to_text_id(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -81,6 +85,11 @@ class Simulation(Tau2Record):
     @property
     def trace(self) -> list[Message]:
         return self.messages or []
+
+    @property
+    def is_full_duplex(self) -> bool:
+        """Whether both participants spoke at once (τ²'s voice mode): its events are ticks, not messages."""
+        return getattr(self, "mode", None) == "full_duplex" or bool(getattr(self, "ticks", None))
 
     @property
     def error_text(self) -> str:

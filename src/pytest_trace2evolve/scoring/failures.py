@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
-from pytest_trace2evolve.errors import shorten
+from pytest_trace2evolve.errors import TraceError, shorten
 from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import (
@@ -23,7 +23,7 @@ from pytest_trace2evolve.scoring.reward import (
     check_communication,
     compares_state,
     made_forbidden_calls,
-    matches,
+    matched_calls,
     replay_sessions,
     tool_calls,
 )
@@ -74,8 +74,9 @@ def explain_failure(
     except Exception as error:  # the code of a project's own world may raise anything
         text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
         problem = _cut(" ".join(text.split()))
-    failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
-    failed_checks += _forbidden_calls(task, criteria, trace)
+    with contextlib.suppress(TraceError):  # the calls and results do not pair up, as the problem says
+        failed_checks += _missing_calls(task, criteria, trace, world)
+    failed_checks += _forbidden_calls(task, criteria, trace, world)
     failed_checks += _missing_texts(task, criteria, trace)
     failed_checks += (
         FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
@@ -160,7 +161,7 @@ def _without_repetitions(differences: Iterable[Difference]) -> Iterator[Differen
 
 
 def _missing_calls(
-    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], types: Mapping[str, ToolType]
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], world: World
 ) -> Iterator[FailedCheck]:
     """Yield the gold calls that nobody made, if the reward depends on them.
 
@@ -168,16 +169,21 @@ def _missing_calls(
     """
     if not {RewardBasis.ACTION, RewardBasis.DB} & {*criteria.basis}:
         return
-    calls = list(tool_calls(trace))
-    for action in task.actions:
+    types = world.tool_types()
+    matched = matched_calls(task, trace, world)
+    matched_ids = {id(call) for call in matched}  # such a call satisfies another expectation
+    calls = [call for call in tool_calls(trace) if id(call) not in matched_ids]
+    raised_ids = {message.id for message in trace if message.role == "tool" and message.error}
+    for action, match in zip(task.actions, matched, strict=True):
         is_read = types.get(action.name) in (ToolType.READ, ToolType.THINK)
         if is_read and RewardBasis.ACTION not in criteria.basis:
             continue
-        if any(matches(action, call) for call in calls):
+        if match is not None:
             continue
         caller = " of the user" if action.requestor == "user" else ""
         nearest = _nearest_call(action, calls)
-        detail = "" if nearest is None else _cut(f"nearest call: {_text_of(nearest)}")
+        raised = " (it raised)" if nearest is not None and nearest.id in raised_ids else ""
+        detail = "" if nearest is None else _cut(f"nearest call{raised}: {_text_of(nearest)}")
         yield FailedCheck(_cut(f"missing call{caller}: {_text_of(action)}"), detail)
 
 
@@ -202,11 +208,11 @@ def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
 
 
 def _forbidden_calls(
-    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message]
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], world: World
 ) -> Iterator[FailedCheck]:
     """Yield the calls that the task forbids and that the agent made."""
     for forbidden in criteria.forbidden_calls or ():
-        for call in made_forbidden_calls(forbidden, task, trace):
+        for call in made_forbidden_calls(forbidden, task, trace, world):
             yield FailedCheck(_cut(f"forbidden call: {call_text(call.name, call.arguments)}"))
 
 

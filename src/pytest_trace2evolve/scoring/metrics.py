@@ -84,8 +84,9 @@ class Metrics(Record):
     """Figures over the simulations of one side; a figure is None if nothing was measured for it.
 
     `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
-    is None if no simulation was checked for invariants. `checks` is None if no measured simulation has
-    outcomes of the project's own checks.
+    is None if no simulation was checked for invariants. `recorded_reward` and `agreement` cover the measured
+    simulations with a recorded reward. `checks` is None if no measured simulation has outcomes of the
+    project's own checks.
     """
 
     simulations: int
@@ -131,7 +132,7 @@ def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
         not_measured=statuses[Status.NOT_MEASURED],
         reward=_mean_or_none([fmean(record.reward or 0.0 for record in group) for group in groups]),
-        recorded_reward=_recorded_reward(records),
+        recorded_reward=_recorded_reward(records_with_reward),
         agreement=_mean_or_none(
             [float(record.reward == record.recorded_reward) for record in records_with_reward]
         ),
@@ -153,10 +154,10 @@ def _mean_or_none(values: Sequence[float]) -> float | None:
 
 
 def _recorded_reward(records: Iterable[SimulationEvidence]) -> float | None:
-    """Mean of the recorded rewards, averaged like the computed ones; both exclude infrastructure errors."""
+    """Mean of the recorded rewards, averaged like the computed ones."""
     by_task: dict[str, list[float]] = {}
     for record in records:
-        if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
+        if record.recorded_reward is not None:
             by_task.setdefault(record.task_id, []).append(record.recorded_reward)
     return _mean_or_none([fmean(rewards) for rewards in by_task.values()])
 

@@ -1,18 +1,20 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
 ACTION compares a trace's tool calls with the gold actions, and with the calls that a written task forbids
-(an addition to τ²'s rules, without effect on τ²'s own tasks). COMMUNICATE checks that the agent gave the
-required information. DB compares the end state of a simulation with the end state of the gold actions.
-ENV_ASSERTION runs assertions on the end state of the simulation.
+(an addition to τ²'s rules, without effect on τ²'s own tasks). In a project's own world, every expected call
+needs a different call that did not raise. COMMUNICATE checks that the agent gave the required information.
+DB compares the end state of a simulation with the end state of the gold actions. ENV_ASSERTION runs
+assertions on the end state of the simulation.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from typing import Any
 
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.protocols import Judge, World, WorldSession
+from pytest_trace2evolve.records.protocols import Judge, SupportsExpectedCalls, World, WorldSession
 from pytest_trace2evolve.records.score import (
     UNKNOWN_TOOL,
     ActionCheck,
@@ -20,16 +22,18 @@ from pytest_trace2evolve.records.score import (
     JudgeUse,
     Score,
     Status,
-    ToolType,
 )
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
-from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
+from pytest_trace2evolve.records.trace import FULL_DUPLEX, REGULAR_ENDS, Simulation, TerminationReason
 
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
 
 NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
 """The note of a simulation that a judge could have measured."""
+
+RECORDED_VERDICTS = "recorded verdicts of natural-language assertions"
+"""The note of a simulation that is scored with verdicts of its file, and the judge if the file names none."""
 
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
@@ -42,7 +46,8 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
         simulation: The simulation, with its trace.
         task: The simulated task; its `reward_basis` decides which components count.
         world: The domain, with the databases on which the tool calls are replayed.
-        judge: Judge of natural-language assertions; tasks that need a judge are not measured without one.
+        judge: Judge of natural-language assertions. Without one, the verdicts that the simulation records
+            are used if they are on exactly the task's assertions.
 
     Returns:
         A score whose status is `measured` if and only if a reward could be determined; otherwise its note
@@ -54,8 +59,8 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
             status=Status.INFRASTRUCTURE_ERROR,
             note=simulation.error_text or "the simulation was lost to infrastructure",
         )
-    if simulation.redrawn_reason:
-        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
+    if simulation.redrawn_reason or simulation.is_full_duplex:
+        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason or FULL_DUPLEX)
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria
@@ -72,16 +77,11 @@ def _score_criteria(
 ) -> Score:
     trace = simulation.trace
     if not trace:
-        is_full_duplex = bool(getattr(simulation, "ticks", None))
-        raise TraceError(
-            "the simulation is full-duplex and has ticks, but only messages can be scored"
-            if is_full_duplex
-            else "the simulation ended regularly, but has no messages"
-        )
+        raise TraceError("the simulation ended regularly, but has no messages")
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
-    actions = check_actions(task, trace, world.tool_types())
-    forbidden_calls = check_forbidden_calls(task, trace)
+    actions = check_actions(task, trace, world)
+    forbidden_calls = check_forbidden_calls(task, trace, world)
     components = {
         RewardBasis.DB: float(db_match),
         RewardBasis.ENV_ASSERTION: _score_all_met(env_assertions),
@@ -92,17 +92,19 @@ def _score_criteria(
     judge_use: JudgeUse | None = None
     note = ""
     if RewardBasis.NL_ASSERTION in criteria.basis:
-        if not criteria.nl_assertions:
-            components[RewardBasis.NL_ASSERTION] = 1.0
-        elif judge is None:
-            note = NO_JUDGE_NOTE
-        else:
-            nl_checks, judge_use = judge.judge(criteria.nl_assertions, trace)
+        assertions = criteria.nl_assertions or []
+        is_zero = 0.0 in (components.get(component) for component in criteria.basis)
+        if judge is None:
+            nl_checks = recorded_verdicts(simulation, task)
+            note = RECORDED_VERDICTS if nl_checks else "" if is_zero or not assertions else NO_JUDGE_NOTE
+        elif assertions and not is_zero:  # a reward of 0 stays 0, whatever the judge finds
+            nl_checks, judge_use = judge.judge(assertions, trace)
+        if nl_checks or not assertions:
             components[RewardBasis.NL_ASSERTION] = _score_all_met(nl_checks)
     reward = 1.0
     for component in criteria.basis:
         reward *= components.get(component, 1.0)
-    is_measured = all(component in components for component in criteria.basis)
+    is_measured = not reward or all(component in components for component in criteria.basis)
     return Score(
         status=Status.MEASURED if is_measured else Status.NOT_MEASURED,
         reward=reward if is_measured else None,
@@ -123,42 +125,98 @@ def _score_all_met(checks: Iterable[Check]) -> float:
     return float(all(check.met for check in checks))
 
 
+def recorded_verdicts(simulation: Simulation, task: Task) -> tuple[Check, ...]:
+    """The verdicts that a simulation records on the task's natural-language assertions.
+
+    Empty unless all verdicts are valid, and their texts are exactly the assertions, in any order.
+    """
+    criteria = task.evaluation_criteria
+    assertions = criteria.nl_assertions or [] if criteria else []
+    verdicts: Any = (simulation.reward_info or {}).get("nl_assertions")
+    checks = tuple(
+        Check(wanted=item.get("nl_assertion"), met=item["met"], note=str(item.get("justification") or ""))
+        for item in (verdicts if isinstance(verdicts, list) else ())
+        if isinstance(item, dict) and isinstance(item.get("met"), bool)
+    )
+    is_same = sorted(repr(check.wanted) for check in checks) == sorted(map(repr, assertions))
+    return checks if checks and is_same and len(checks) == len(verdicts) else ()
+
+
 def is_solo(trace: Sequence[Message]) -> bool:
     """Whether a trace is in solo mode, which has no user messages."""
     return not any(message.role == "user" for message in trace)
 
 
-def matches(action: Action, call: ToolCall) -> bool:
+def matches(action: Action, call: ToolCall, own_world: SupportsExpectedCalls | None = None) -> bool:
     """Whether a tool call carries out a gold action.
 
     The tool names must agree, and so must the arguments named by `compare_args`. If `compare_args` is None,
     the arguments of the *call* must agree. An empty `compare_args` matches any call of the tool. The caller
-    does not matter.
+    does not matter. A project's own world compares the arguments itself.
     """
     if action.name != call.name:
         return False
     names = call.arguments.keys() if action.compare_args is None else action.compare_args
     expected = {name: value for name, value in action.arguments.items() if name in names}
+    if own_world is not None:
+        return own_world.has_arguments(call.name, call.arguments, expected)
     actual = {name: value for name, value in call.arguments.items() if name in names}
     return expected == actual
 
 
-def check_actions(
-    task: Task, trace: Sequence[Message], types: Mapping[str, ToolType]
-) -> tuple[ActionCheck, ...]:
+def check_actions(task: Task, trace: Sequence[Message], world: World) -> tuple[ActionCheck, ...]:
     """One check per gold action, with the type of its tool."""
-    calls = list(tool_calls(trace))
+    types = world.tool_types()
     return tuple(
         ActionCheck(
             action=action.model_dump(mode="json", exclude_unset=True),
             tool_type=types.get(action.name, UNKNOWN_TOOL),
-            matched=any(matches(action, call) for call in calls),
+            matched=call is not None,
         )
-        for action in task.actions
+        for action, call in zip(task.actions, matched_calls(task, trace, world), strict=True)
     )
 
 
-def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
+def matched_calls(task: Task, trace: Sequence[Message], world: World) -> list[ToolCall | None]:
+    """The call that carries out each gold action; None for an action that no call carries out.
+
+    By τ²'s rule, one call may carry out several actions. In a project's own world, each action needs a
+    different call, which did not raise and is not part of the task's history. As many actions as possible get
+    one, and earlier actions come first.
+    """
+    if not isinstance(world, SupportsExpectedCalls):
+        calls = list(tool_calls(trace))
+        return [next((call for call in calls if matches(action, call)), None) for action in task.actions]
+    calls = [call for call, result in _answered_calls(_without_history(task, trace)) if not result.error]
+    candidates = [
+        [index for index, call in enumerate(calls) if matches(action, call, world)] for action in task.actions
+    ]
+    call_of = _assign_calls(candidates)
+    return [calls[call_of[action]] if action in call_of else None for action in range(len(candidates))]
+
+
+def _assign_calls(candidates: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Give as many actions as possible a different call each, by augmenting paths; earlier actions first."""
+    call_of: dict[int, int] = {}
+    for action in range(len(candidates)):
+        owner_of = {call: owner for owner, call in call_of.items()}
+        reached_from: dict[int, int] = {}
+        queue = [action]
+        for reached in queue:
+            calls = [call for call in candidates[reached] if call not in reached_from]
+            reached_from |= dict.fromkeys(calls, reached)
+            free = next((call for call in calls if call not in owner_of), None)
+            if free is None:
+                queue += [owner_of[call] for call in calls]
+                continue
+            while free is not None:
+                owner = reached_from[free]
+                call_of[owner], free = free, call_of.get(owner)
+            break
+    return call_of
+
+
+def check_forbidden_calls(task: Task, trace: Sequence[Message], world: World) -> tuple[Check, ...]:
     """One check per forbidden call, which is met if the agent did not make the call.
 
     A call counts even if its tool raised an error. Calls of the task's message history do not count, because
@@ -166,26 +224,31 @@ def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, 
     """
     criteria = task.evaluation_criteria
     return tuple(
-        _forbidden_check(forbidden, is_made=any(made_forbidden_calls(forbidden, task, trace)))
+        _forbidden_check(forbidden, is_made=any(made_forbidden_calls(forbidden, task, trace, world)))
         for forbidden in (criteria.forbidden_calls or [] if criteria else [])
     )
 
 
 def made_forbidden_calls(
-    forbidden: ForbiddenCall, task: Task, trace: Sequence[Message]
+    forbidden: ForbiddenCall, task: Task, trace: Sequence[Message], world: World
 ) -> Iterator[ToolCall]:
     """Yield the calls of the agent that a task forbids."""
+    arguments = forbidden.arguments or {}
+    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
+    own_world = world if isinstance(world, SupportsExpectedCalls) else None
+    for call in tool_calls(_without_history(task, trace)):
+        if call.requestor == "assistant" and matches(action, call, own_world):
+            yield call
+
+
+def _without_history(task: Task, trace: Sequence[Message]) -> Sequence[Message]:
+    """The messages after the task's history, which a trace of another program may lack."""
     history = task.history
-    # A trace begins with the history, except one that another program wrote without it.
     has_history = len(trace) >= len(history) and all(
         (own.role, own.content) == (earlier.role, earlier.content)
         for own, earlier in zip(trace, history, strict=False)
     )
-    arguments = forbidden.arguments or {}
-    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
-    for call in tool_calls(trace[len(history) :] if has_history else trace):
-        if call.requestor == "assistant" and matches(action, call):
-            yield call
+    return trace[len(history) :] if has_history else trace
 
 
 def _forbidden_check(forbidden: ForbiddenCall, *, is_made: bool) -> Check:
@@ -297,15 +360,15 @@ def replay_sessions(
 
 
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
-    for call in _answered_calls(trace):
+    for call, _ in _answered_calls(trace):
         if world.has_tool(call.name) and world.changes_state(call.name):
             session.call(call.name, deepcopy(call.arguments), call.requestor)
     session.sync()
 
 
-def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
-    """The tool calls in order; each must be followed by its own result, as tau2's replay requires."""
-    calls: list[ToolCall] = []
+def _answered_calls(trace: Sequence[Message]) -> list[tuple[ToolCall, Message]]:
+    """The tool calls in order, with their results, which must follow them, as tau2's replay requires."""
+    calls: list[tuple[ToolCall, Message]] = []
     pending: list[ToolCall] = []
     for index, message in enumerate(trace):
         if message.role == "tool":
@@ -314,7 +377,7 @@ def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
             call = pending.pop(0)
             if message.id != call.id:
                 raise TraceError(f"message {index} answers call {message.id!r}, expected {call.id!r}")
-            calls.append(call)
+            calls.append((call, message))
             continue
         if pending:
             raise TraceError(f"message {index} follows call {pending[0].id!r}, which has no result")

@@ -25,10 +25,10 @@ from pytest_trace2evolve.records.protocols import Judge, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace import FULL_DUPLEX, Simulation
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
+from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS, SCORER_VERSION, score
 from pytest_trace2evolve.scoring.trace_checks import CheckResult
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks, describe_check_failures
 from pytest_trace2evolve.utils.canonical import digest_text
@@ -190,11 +190,7 @@ def rescore_files(
     for file in [read_results(path) for path in expand_run_folders(paths)]:
         scored_simulations = rescore(file, worlds, provider, judge, trace_checks)
         records = [simulation.record for simulation in scored_simulations]
-        unscored_records = [record for record in records if record.note and record.reward is None]
-        notes: tuple[str, ...] = ()
-        if unscored_records:
-            first_record = unscored_records[0]
-            notes = (f"{len(unscored_records)} not scored, first {first_record.id!r}: {first_record.note}",)
+        notes = tuple(_score_notes(records))
         notes += tuple(
             describe_check_failures(
                 (name, result, simulation.record.task_id, simulation.record.trial)
@@ -208,13 +204,31 @@ def rescore_files(
     return scored_files
 
 
+def _score_notes(records: Sequence[SimulationEvidence]) -> Iterator[str]:
+    """Yield notes on simulations without a reward, with recorded verdicts, and without a recorded reward."""
+    groups: dict[str, list[SimulationEvidence]] = {}
+    for record in records:
+        if record.note and record.reward is None:
+            cause = record.note if record.note in (NO_JUDGE_NOTE, FULL_DUPLEX) else ""
+            groups.setdefault(cause, []).append(record)
+    for cause, group in groups.items():
+        remedy = "; give --judge MODEL (pytest: --t2e-judge)" if cause == NO_JUDGE_NOTE else ""
+        yield f"{len(group)} not scored, first {group[0].id!r}: {group[0].note}{remedy}"
+    if count := sum(record.note == RECORDED_VERDICTS for record in records):
+        yield f"{count} scored with {RECORDED_VERDICTS}, which --judge MODEL replaces"
+    scored = [record for record in records if record.reward is not None]
+    compared_count = sum(record.recorded_reward is not None for record in scored)
+    if 0 < compared_count < len(scored):
+        yield f"recorded: the mean over {compared_count} of {len(scored)} scored; the others record no reward"
+
+
 @dataclass(frozen=True)
 class LoadedEvidence:
     """One candidate's evidence, with one `Evidence` for each domain and mode.
 
     Attributes:
         sides: The evidence.
-        notes: Notes on renumbered trials.
+        notes: Notes on renumbered trials and on simulations without a reward.
         files: The results files from which the evidence was scored.
     """
 
@@ -277,6 +291,11 @@ def load_evidence(
             for file in group
             for scored_simulation in rescore(file, worlds, provider, judge, trace_checks)
         ]
+        names = ", ".join(file.path.name for file in group)
+        notes += [f"{names}: {note}" for note in _score_notes(records)]
+        if any(record.note == RECORDED_VERDICTS for record in records):
+            judges = {file_provenance(file).judge or RECORDED_VERDICTS for file in group}
+            origin = origin.model_copy(update={"judge": ", ".join(sorted(judges))})
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
     files = tuple(file for group in groups.values() for file in group)
     return LoadedEvidence(tuple(sides), tuple(notes), files)

@@ -19,7 +19,6 @@ from pytest_trace2evolve.evidence.results import (
     combine_results,
     read_findings,
     read_results,
-    recorded_assertions,
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
@@ -32,6 +31,7 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.metrics import is_success
+from pytest_trace2evolve.scoring.reward import recorded_verdicts
 from pytest_trace2evolve.session.evidence_sources import (
     domain_of,
     expand_run_folders,
@@ -201,7 +201,7 @@ def _explain_failure(
             return None
     except Exception:  # a project's own world may raise anything when it is made
         return None
-    return explain_failure(simulation, task, world, recorded_assertions(simulation))
+    return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
 
 
 def _broken_invariants(

@@ -219,6 +219,20 @@ class World(ABC):
     def changes_state(self, name: str) -> bool:
         """Whether a tool may change the database."""
 
+    def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+        """Whether a call has the expected arguments as its tool gets them: converted, and with defaults."""
+        schema = next((tool.parameters for tool in self.tools("assistant") if tool.name == name), {})
+        properties = schema.get("properties", {})
+        if arguments.keys() <= properties.keys():  # otherwise the tool rejects the call
+            defaults = {key: value["default"] for key, value in properties.items() if "default" in value}
+            arguments = {**defaults, **arguments}
+        method: ToolMethod | None = getattr(self, "methods", {}).get(name)  # a server converts in its own way
+        convert = method.convert_argument if method else lambda _, value: value
+        return all(
+            key in arguments and is_same(convert(key, value), convert(key, arguments[key]))
+            for key, value in expected.items()
+        )
+
     @abstractmethod
     def open(self, *, solo: bool = False) -> "PlainSession":
         """Open a session with its own database."""

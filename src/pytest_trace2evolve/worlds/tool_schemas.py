@@ -1,5 +1,6 @@
 """Makes tool schemas from the type hints and docstrings of the public methods of a class."""
 
+import contextlib
 import inspect
 import re
 import types
@@ -17,6 +18,7 @@ from pydantic.json_schema import PydanticJsonSchemaWarning
 from pytest_trace2evolve.errors import WorldError, name_suggestion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.utils.reading import first_problem, main_problem
+from pytest_trace2evolve.worlds.plain_data import to_json
 
 _LIBRARIES = frozenset({"pydantic", "abc", "typing", "builtins", "collections", "enum"})
 """Top-level modules whose base classes have no tools."""
@@ -55,6 +57,15 @@ class ToolMethod:
             for name, field in self.arguments.model_fields.items()
             if name in model.model_fields_set
         }
+
+    def convert_argument(self, name: str, value: Any) -> Any:
+        """Convert one argument of a call, as JSON; an invalid or unknown one is returned unchanged."""
+        fields = {field.alias: key for key, field in self.arguments.model_fields.items()}
+        with contextlib.suppress(Exception):  # from a validator of the project's own
+            model = self.arguments.model_construct()
+            model.__pydantic_validator__.validate_assignment(model, fields[name], deepcopy(value))
+            return to_json(getattr(model, fields[name]))
+        return value
 
 
 def _problem(error: ValidationError, schema: ToolSchema) -> str:
