@@ -39,11 +39,8 @@ def test_a_saved_baseline_of_failing_tasks_is_a_success(
 @pytest.mark.parametrize(
     ("arguments", "step"),
     [
-        ([SAVE], "write a candidate with parent: v0, and run 'pytest --candidate ID'"),
-        (
-            ["--t2e-save-baseline=first"],
-            "write a candidate with parent: v0, and run 'pytest --candidate ID --t2e-baseline first'",
-        ),
+        ([SAVE], "gate its child with 'pytest --candidate v1'"),
+        (["--t2e-save-baseline=first"], "gate its child with 'pytest --candidate v1 --t2e-baseline first'"),
         ([], SAVE_FIRST),
         ([SAVE, "-k", "close or idle"], SAVE_FIRST),
     ],
@@ -54,6 +51,14 @@ def test_a_first_run_says_what_to_do_next(project: DeskProject, arguments: list[
     start = lines.index(" why:  candidate v0 has no ancestor to be compared with") + 1
     text = " ".join(" ".join(lines[start : start + 3]).split())
     assert text.startswith(f"next: {step}")
+
+
+@pytest.mark.parametrize(("name", "option"), [("v2", ""), ("first", " --t2e-baseline first")])
+def test_a_saved_candidate_without_children_advises_to_write_one(
+    project: DeskProject, name: str, option: str
+) -> None:
+    text = " ".join(project.run("--candidate=v2", f"--t2e-save-baseline={name}").stdout.str().split())
+    assert f"next: write a candidate with parent: v2, and run 'pytest --candidate ID{option}'" in text
 
 
 def test_a_first_run_of_a_child_names_its_parent(project: DeskProject) -> None:

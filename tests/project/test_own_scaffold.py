@@ -123,6 +123,10 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     lost = sessions.run(tmp_path, "pytest", *same)
     assert lost.status == 1, lost.text
     assert "DISCARD: the working tree" in lost.text
+    assert " next: revise the change of desk/agent.py" in lost.text
+    both = sessions.run(tmp_path, "pytest", "--candidate", "v1")
+    assert "DISCARD: v1 and changed code (desk/agent.py) fails on reward" in both.text
+    assert " next: revise or drop v1 or the change of desk/agent.py" in both.text
 
 
 WITHOUT_LOCAL = """

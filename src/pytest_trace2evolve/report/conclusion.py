@@ -118,10 +118,10 @@ def _first_names(names: Sequence[str], quote: Quote) -> str:
 
 def _revision(summary: RunSummary) -> str:
     """Return what there is to revise, as the object of a sentence."""
-    code = _changed_code(summary)
+    code = _first_names(_changed_code(summary), sanitize_line)
     if is_working_tree(summary):
-        return f"the change of {_first_names(code, sanitize_line) if code else summary.candidate}"
-    return summary.candidate
+        return f"the change of {code or summary.candidate}"
+    return f"{summary.candidate} or the change of {code}" if code else summary.candidate
 
 
 def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[str, str] | None = None) -> str:
