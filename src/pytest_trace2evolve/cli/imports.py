@@ -49,7 +49,6 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
     from pytest_trace2evolve.importing.readers import read_conversations
     from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
-    full_duplex_count = 0
     log_format, items = read_conversations(options.file, options.format)
     conversations: list[Conversation] = []
     damages: list[Damage] = []
@@ -59,20 +58,21 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
             if options.limit is not None and len(conversations) >= options.limit:
                 break
             continue
-        if item.cause == FULL_DUPLEX:
-            full_duplex_count += 1
-            continue
         damages.append(item)
+        if item.cause == FULL_DUPLEX:
+            continue
         problem = f"{options.file}: {item.place or 'file'}: {item.cause}"
         if not options.skip_damaged:
             raise LogError(f"{problem}; fix it, or leave such conversations out with --skip-damaged")
         print(sanitize_line(f"trace2evolve: {problem}", 2000), file=sys.stderr)
-    if full_duplex_count:
-        note = f"{options.file}: {full_duplex_count} simulations left out: {FULL_DUPLEX}"
-        print(sanitize_line(f"trace2evolve: {note}", 2000), file=sys.stderr)
+    full_duplex_count = sum(damage.cause == FULL_DUPLEX for damage in damages)
+    note = f"{full_duplex_count} simulations left out: {FULL_DUPLEX}" if full_duplex_count else ""
     if not conversations:
-        raise LogError(f"{options.file}: holds no conversation of format {log_format}; is it the right file?")
-    return log_format, conversations, len(damages)
+        problem = note or f"holds no conversation of format {log_format}; is it the right file?"
+        raise LogError(f"{options.file}: {problem}")
+    if note:
+        print(sanitize_line(f"trace2evolve: {options.file}: {note}", 2000), file=sys.stderr)
+    return log_format, conversations, len(damages) - full_duplex_count
 
 
 def _load_patterns(options: argparse.Namespace) -> "Patterns":

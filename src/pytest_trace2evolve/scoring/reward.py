@@ -54,13 +54,15 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
         gives the reason.
     """
     reason = simulation.termination_reason
+    if simulation.is_full_duplex:
+        return Score(status=Status.NOT_MEASURED, note=FULL_DUPLEX)
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
         return Score(
             status=Status.INFRASTRUCTURE_ERROR,
             note=simulation.error_text or "the simulation was lost to infrastructure",
         )
-    if simulation.redrawn_reason or simulation.is_full_duplex:
-        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason or FULL_DUPLEX)
+    if simulation.redrawn_reason:
+        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria

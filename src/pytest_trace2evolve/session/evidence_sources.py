@@ -292,7 +292,10 @@ def load_evidence(
             for scored_simulation in rescore(file, worlds, provider, judge, trace_checks)
         ]
         names = ", ".join(file.path.name for file in group)
-        notes += [f"{names}: {note}" for note in _score_notes(records)]
+        noted = [
+            record for record in records if record.note in (NO_JUDGE_NOTE, FULL_DUPLEX, RECORDED_VERDICTS)
+        ]
+        notes += [f"{names}: {note}" for note in _score_notes(noted)]
         if any(record.note == RECORDED_VERDICTS for record in records):
             judges = {file_provenance(file).judge or RECORDED_VERDICTS for file in group}
             origin = origin.model_copy(update={"judge": ", ".join(sorted(judges))})
