@@ -26,8 +26,9 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.worlds import banking
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
-from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
+from pytest_trace2evolve.worlds.inspect_domains import BANKING, DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.light_import import import_toolkits
 from pytest_trace2evolve.worlds.retail_rules import RULES_BY_DOMAIN
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
@@ -142,6 +143,8 @@ class InspectWorld(World):
         spec, mode = self._spec, WriteMode()
         agent = _instantiate(self._toolkit_class(spec.agent))
         agent.db = OverlayDatabase(self._database(spec.agent), mode)
+        if hasattr(agent.db, banking.UNGRADED_TABLE):
+            setattr(agent.db, banking.UNGRADED_TABLE, None)
         user = None
         if spec.user is not None:
             user = _instantiate(self._toolkit_class(spec.user))
@@ -154,6 +157,7 @@ class InspectWorld(World):
             functions=self._functions,
             record_tools=spec.agent.record_tools,
             sorted_tools=spec.agent.sorted_tools,
+            hidden_readers=frozenset(spec.agent.hidden_tools) - self._writers,
             mode=mode,
             sync=self._sync,
             solo=solo,
@@ -174,6 +178,8 @@ class InspectWorld(World):
             for path in folder.glob("*.py")
             if path.stem not in _RUNNER_MODULES
         }
+        if self.domain == BANKING.folder:
+            sources["corrections"] = banking.REVISION
         return digest(sources)
 
     def version(self) -> str:
@@ -267,7 +273,7 @@ def _make_plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], 
     The same functions work on a plain object.
     """
     members = {
-        key: value
+        key: banking.corrected(key, value) if isinstance(value, types.FunctionType) else value
         for key, value in vars(source).items()
         if isinstance(value, types.FunctionType | property | staticmethod) and not key.startswith("__")
     }
