@@ -23,6 +23,7 @@ from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import InitializationData, Task
+from pytest_trace2evolve.records.task_revision import task_revision
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
@@ -74,6 +75,10 @@ class UpstreamWorld(World):
         with self._convert_os_errors("splits"):
             splits: Mapping[str, Sequence[str]] | None = load_splits and load_splits()
         return splits or {"base": list(self._tasks)}
+
+    def task_revision(self) -> str:
+        """Return the revision of the benchmark's base tasks."""
+        return task_revision(self._tasks, self.splits().get("base", self._tasks))
 
     def policy(self, *, solo: bool = False) -> str:
         """Return the policy of upstream's environment. Raises `WorldError` if there is no solo mode."""
