@@ -293,6 +293,10 @@ def applications(calls: list[Call], choices: Choices, everything: Sequence[Call]
         calls = insert(calls, choices, own)
     for one in own:
         income = one["arguments"]["annual_income"]
+        try:
+            float(income)
+        except (TypeError, ValueError):  # another variation changed it
+            income = 1000
         one["arguments"]["annual_income"] = choices.one(
             [float(income), str(income), f"{income}.0", None, "much"]
         )
