@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
 from pytest_trace2evolve.errors import ConfigError, GitHubError
+from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -26,7 +27,9 @@ def lock(options: argparse.Namespace) -> int:
     for name, locked_suite in new_lock.suites.items():
         splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked_suite.splits.items())
         version = f" {locked_suite.provider_version}" if locked_suite.provider_version else ""
-        print(f"{name}: {splits}; {locked_suite.provider}{version}; lock {locked_suite.digest}")
+        revision = locked_suite.task_revision
+        tasks_text = f"; tasks of {revision_name(revision)}" if revision else ""
+        print(f"{name}: {splits}; {locked_suite.provider}{version}{tasks_text}; lock {locked_suite.digest}")
     print(f"written: {project.lock_path}")
     return 0
 

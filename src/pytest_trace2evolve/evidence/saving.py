@@ -172,7 +172,7 @@ def _add_new_tasks(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
     )
     origin, run = old.provenance, new.provenance
     # The merged evidence has the lock of this run. Its date stays that of the first run.
-    lock = {name: getattr(run, name) for name in ("lock", "lock_parts", "provider_version")}
+    lock = {name: getattr(run, name) for name in ("lock", "lock_parts", "provider_version", "task_revision")}
     sources = tuple(dict.fromkeys((*origin.sources, *run.sources)))
     provenance = origin.model_copy(update={**lock, "sources": sources})
     count = len(_tasks_of(new_records))

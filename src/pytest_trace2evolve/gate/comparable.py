@@ -17,6 +17,7 @@ from pytest_trace2evolve.records.evidence import (
     code_differences,
 )
 from pytest_trace2evolve.records.task import natural_sort_key
+from pytest_trace2evolve.records.task_revision import revision_difference
 
 _COMPARED_FIELDS = (
     "domain",
@@ -162,8 +163,11 @@ def lock_differences(
 ) -> Iterator[str]:
     """Yield the differences between two locks; only digests if a side did not record its lock's parts.
 
-    There are no differences if the locks agree or one side did not record a lock.
+    Apart from the revision of the tasks, there are no differences if the locks agree or one side did not
+    record a lock.
     """
+    if text := revision_difference(baseline.task_revision, candidate.task_revision):
+        yield text
     if None in (baseline.lock, candidate.lock) or baseline.lock == candidate.lock:
         return
     old, new = baseline.lock_parts, candidate.lock_parts

@@ -29,6 +29,7 @@ from pytest_trace2evolve.plugin.settings import (
 )
 from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, write_summaries
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
+from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
 from pytest_trace2evolve.report.live_display import ProgressDisplay
@@ -206,7 +207,9 @@ class Controller(ItemHooks):
         parts = []
         for name, planned in plan.suites.items():
             baseline_text = f", baseline {planned.baseline.name}" if planned.baseline else ""
-            parts.append(f"{name} (agent {planned.agent}{baseline_text})")
+            revision = planned.lock.task_revision
+            tasks_text = f", tasks of {revision_name(revision)}" if revision else ""
+            parts.append(f"{name} (agent {planned.agent}{baseline_text}{tasks_text})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
         lines += [
             baseline_line(baseline, names_suite=len(plan.suites) > 1) for baseline in _baseline_facts(plan)

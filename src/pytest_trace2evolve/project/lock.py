@@ -11,6 +11,7 @@ from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.task_revision import revision_difference
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.utils.reading import convert_failures, first_problem, parse_json
 
@@ -22,8 +23,9 @@ RENEW_REMEDY = "run 'trace2evolve lock' if the change is intended"
 class SuiteLock(Record):
     """The locked content of a suite: digests of its tasks by split, and digests of their world.
 
-    `provider_version` is for information only. `code` identifies the implementation of the world's tools;
-    older locks have none. Neither is part of `digest`.
+    `provider_version` is for information only. `code` identifies the implementation of the world's tools,
+    and `task_revision` the revision of the benchmark's tasks; older locks have neither. None of the three is
+    part of `digest`.
     """
 
     definition: str
@@ -35,12 +37,13 @@ class SuiteLock(Record):
     tools: str
     data: str
     code: Code | None = None
+    task_revision: str | None = None
     splits: dict[str, dict[str, str]]
 
     @property
     def digest(self) -> str:
         """Identifies the suite's content. Evidence records this digest."""
-        return digest(self.model_dump(mode="json", exclude={"provider_version", "code"}))
+        return digest(self.model_dump(mode="json", exclude={"provider_version", "code", "task_revision"}))
 
     @property
     def parts(self) -> LockParts:
@@ -66,6 +69,7 @@ def lock_suite(
     """Compute the lock of a suite from its current file, its world and the code of the world's tools."""
     splits = suite.resolve(world, path)
     tasks = world.tasks()
+    revision = getattr(world, "task_revision", None)
     tools = {
         side: [tool.model_dump(mode="json") for tool in world.tools(side)] for side in ("assistant", "user")
     }
@@ -79,6 +83,7 @@ def lock_suite(
         tools=digest(tools if suite.is_locked("tools") else _without_descriptions(tools)),
         data=world.data_digest(),
         code=code,
+        task_revision=None if revision is None or suite.is_scripted else revision(),
         splits={
             split: {task_id: tasks[task_id].digest_in(solo=suite.solo) for task_id in ids}
             for split, ids in splits.items()
@@ -102,6 +107,9 @@ def _without_descriptions(value: Any) -> Any:
 
 def lock_differences(saved_lock: SuiteLock, current_lock: SuiteLock) -> Iterator[str]:
     """Yield each difference between the lock and the current state as a phrase, tasks first."""
+    revisions = saved_lock.task_revision, current_lock.task_revision
+    if text := revision_difference(*revisions, "changed from {!r} to {!r}"):
+        yield f"its {text}"
     for split in sorted(saved_lock.splits.keys() | current_lock.splits.keys()):
         before, after = saved_lock.splits.get(split, {}), current_lock.splits.get(split, {})
         for task_id in after:
@@ -178,7 +186,7 @@ def render_lock(lock: Lock) -> str:
     """Render the text of a lock file. Each task has its own line, so its change is one line of a diff."""
     blocks = []
     for name, suite in sorted(lock.suites.items()):
-        excluded = {"code"} if suite.code is None else set()
+        excluded = {name for name in ("code", "task_revision") if getattr(suite, name) is None}
         header = canonical_json(suite.model_dump(mode="json", exclude={"splits", *excluded}))[1:-1]
         blocks.append(f'{canonical_json(name)}:{{{header},"splits":{{\n{_render_splits(suite.splits)}\n}}}}')
     body = ",\n".join(blocks)

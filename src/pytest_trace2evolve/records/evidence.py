@@ -14,6 +14,7 @@ from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import RewardRecord, UnitFloat
 from pytest_trace2evolve.records.task import RewardBasis
+from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
@@ -267,6 +268,7 @@ class Provenance(Record):
         lock_parts: Digests of the lock's parts.
         world: The code of the world that the simulations ran in.
         provider_version: Version of the provider's package, which is recorded but never compared.
+        task_revision: The revision of the benchmark's tasks; see `records.task_revision`.
         policy: Digest of the policy's text if a foreign results file contains it.
         max_steps, max_errors: Step and error budgets of a simulation.
         timeout: Time limit of a simulation in seconds of wall-clock time.
@@ -286,6 +288,7 @@ class Provenance(Record):
     lock_parts: LockParts | None = None
     world: Code | None = None
     provider_version: str | None = None
+    task_revision: str | None = None
     policy: str | None = None
     scorer_version: int | None = None
     candidate: CandidateRef | None = None
@@ -305,9 +308,9 @@ class Provenance(Record):
 
     @model_serializer(mode="wrap")
     def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent `checks` and `call_timeout`, so that evidence without them keeps its form."""
+        """Leave out absent fields that came later, so that evidence without them keeps its form."""
         record: dict[str, Any] = dump(self)
-        for name in ("checks", "call_timeout"):
+        for name in ("checks", "call_timeout", "task_revision"):
             if record.get(name) is None:
                 record.pop(name, None)
         return record
@@ -353,6 +356,7 @@ class SideDescription(Record):
     user: str | None = None
     user_model: str | None = None
     called_models: tuple[str, ...] = ()
+    task_revision: str | None = None
 
     @property
     def text(self) -> str:
@@ -370,7 +374,8 @@ class SideDescription(Record):
         if self.called_models:
             agent = f"{agent}, called {', '.join(self.called_models)}"
         user_model = f", model {self.user_model}" if self.user_model else ""
-        return f"agent {agent}; user {self.user or NOT_RECORDED}{user_model}"
+        tasks = f"; tasks of {revision_name(self.task_revision)}" if self.task_revision else ""
+        return f"agent {agent}; user {self.user or NOT_RECORDED}{user_model}{tasks}"
 
 
 class ComparedSides(Record):
@@ -429,4 +434,5 @@ def describe_side(origin: Provenance, called_models: Iterable[str] = ()) -> Side
         user=origin.user.implementation,
         user_model=origin.user.model,
         called_models=tuple(sorted(called_models)),
+        task_revision=origin.task_revision,
     )

@@ -213,7 +213,9 @@ def _restrict_to_suite(suite: "LockedSuite", baseline: Baseline, path: Path) -> 
 def lock_changes(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
     """Return the differences between the lock of the evidence and the current lock, one phrase each."""
     origin = evidence.provenance
-    current = origin.model_copy(update={"lock": lock.digest, "lock_parts": lock.parts})
+    current = origin.model_copy(
+        update={"lock": lock.digest, "lock_parts": lock.parts, "task_revision": lock.task_revision}
+    )
     digests = {record.task_id: record.task_digest for record in evidence.simulations}
     return tuple(lock_differences(origin, current, digests, lock.tasks))
 

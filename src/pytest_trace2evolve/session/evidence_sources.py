@@ -25,6 +25,7 @@ from pytest_trace2evolve.records.protocols import Judge, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task_revision import named_revision
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, Simulation
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
@@ -89,6 +90,7 @@ def file_provenance(file: ResultsFile) -> Provenance:
     return Provenance(
         domain=domain_of(file),
         provider=DEFAULT_PROVIDER,
+        task_revision=named_revision(file.tasks),
         scorer_version=SCORER_VERSION,
         policy=digest_text(policy) if isinstance(policy, str) else None,
         agent=_settings(info.get("agent_info")),

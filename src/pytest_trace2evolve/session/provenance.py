@@ -29,6 +29,7 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         "lock": planned_suite.lock.digest,
         "lock_parts": planned_suite.lock.parts,
         "provider_version": planned_suite.lock.provider_version,
+        "task_revision": planned_suite.lock.task_revision,
         "scorer_version": SCORER_VERSION,
         "candidate": plan.candidate.to_ref(),
         "judge": getattr(plan.judge, "model", None),

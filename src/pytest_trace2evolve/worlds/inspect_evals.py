@@ -4,10 +4,12 @@ Tasks, policies and digests come straight from the package's files. Sessions run
 schemas are read from its tools; both are imported without `inspect_ai` if possible.
 """
 
+import contextlib
 import functools
 import gzip
 import importlib.metadata
 import importlib.util
+import os
 import re
 import tomllib
 import types
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pydantic_core
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
@@ -24,15 +26,20 @@ from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task_revision import task_revision
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.reading import convert_failures
+from pytest_trace2evolve.worlds import banking
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
-from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
+from pytest_trace2evolve.worlds.inspect_domains import BANKING, DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.light_import import import_toolkits
 from pytest_trace2evolve.worlds.retail_rules import RULES_BY_DOMAIN
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "inspect_evals"
+
+_RESTORE_REMEDY = "restore it from a tau2-bench checkout"
 
 _RUNNER_MODULES = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
 """Modules that run and score a domain's tasks in Inspect; the domain's tools do not use them."""
@@ -72,17 +79,46 @@ class InspectWorld(World):
         self._databases: dict[str, BaseModel] = {}
 
     @functools.cached_property
+    def _tau2_folder(self) -> Path | None:
+        """The domain's folder in tau2's data folder if `TAU2_DATA_DIR` names one, as tau2 resolves it."""
+        if not (value := os.environ.get("TAU2_DATA_DIR")):
+            return None
+        folder = Path(value) / "tau2" / "domains" / self.domain
+        with contextlib.suppress(OSError):
+            if (folder / "tasks.json").is_file():
+                return folder
+        raise WorldError(
+            f"TAU2_DATA_DIR is {value!r}, but there is no file {folder / 'tasks.json'}; set it to the 'data' "
+            "folder of a tau2-bench checkout, or unset it to use the tasks of inspect_evals"
+        )
+
+    @functools.cached_property
     def _tasks(self) -> Mapping[str, Task]:
-        return LazyTasks(read_data(self._folder / "tasks.json"))
+        if (folder := self._tau2_folder) is None:
+            return LazyTasks(read_data(self._folder / "tasks.json"))
+        with convert_failures(folder / "tasks.json", WorldError, _RESTORE_REMEDY):
+            # tau2 reads banking's tasks from a file each.
+            records = [read_data(path) for path in sorted(folder.glob("tasks/task_*.json"))]
+            tasks = TypeAdapter(list[Task]).validate_python(records or read_data(folder / "tasks.json"))
+        return {task.id: task for task in tasks}
 
     def tasks(self) -> Mapping[str, Task]:
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
         """Return the benchmark's own splits; a domain without splits gets `base` with all its tasks."""
-        path = self._folder / "split_tasks.json"
-        splits: dict[str, list[str]] = read_data(path) if path.exists() else {"base": list(self._tasks)}
+        path = (self._tau2_folder or self._folder) / "split_tasks.json"
+        if not path.exists():
+            return {"base": list(self._tasks)}
+        with convert_failures(path, WorldError, _RESTORE_REMEDY):
+            splits = TypeAdapter(dict[str, list[str]]).validate_python(read_data(path))
+            if missing := {task_id for ids in splits.values() for task_id in ids} - self._tasks.keys():
+                raise ValueError(f"names task {min(missing)!r}, which does not exist")
         return splits
+
+    def task_revision(self) -> str:
+        """Return the revision of the benchmark's base tasks."""
+        return task_revision(self._tasks, self.splits().get("base", self._tasks))
 
     def policy(self, *, solo: bool = False) -> str:
         """Build the policy as upstream's environment does. Raises `WorldError` if there is no solo mode."""
@@ -142,6 +178,8 @@ class InspectWorld(World):
         spec, mode = self._spec, WriteMode()
         agent = _instantiate(self._toolkit_class(spec.agent))
         agent.db = OverlayDatabase(self._database(spec.agent), mode)
+        if hasattr(agent.db, banking.UNGRADED_TABLE):
+            setattr(agent.db, banking.UNGRADED_TABLE, None)
         user = None
         if spec.user is not None:
             user = _instantiate(self._toolkit_class(spec.user))
@@ -154,6 +192,7 @@ class InspectWorld(World):
             functions=self._functions,
             record_tools=spec.agent.record_tools,
             sorted_tools=spec.agent.sorted_tools,
+            hidden_readers=frozenset(spec.agent.hidden_tools) - self._writers,
             mode=mode,
             sync=self._sync,
             solo=solo,
@@ -174,6 +213,8 @@ class InspectWorld(World):
             for path in folder.glob("*.py")
             if path.stem not in _RUNNER_MODULES
         }
+        if self.domain == BANKING.folder:
+            sources["corrections"] = banking.REVISION
         return digest(sources)
 
     def version(self) -> str:
@@ -267,7 +308,7 @@ def _make_plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], 
     The same functions work on a plain object.
     """
     members = {
-        key: value
+        key: banking.corrected(key, value) if isinstance(value, types.FunctionType) else value
         for key, value in vars(source).items()
         if isinstance(value, types.FunctionType | property | staticmethod) and not key.startswith("__")
     }

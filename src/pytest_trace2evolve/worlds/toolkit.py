@@ -17,6 +17,11 @@ from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode,
 class ToolkitSession(WorldSession):
     """One private copy of a domain: the agent's toolkit, the user's toolkit and their databases.
 
+    Banking logs calls of discoverable tools in its database. tau2 logs calls of a read-only tool only if the
+    task's gold actions call this tool, so any other read does no harm. A session does not know its task and
+    therefore logs every call. When two sessions are compared, they drop the entries of read-only tools that
+    no gold action called.
+
     Args:
         agent: The agent's toolkit, whose `db` attribute is an overlay or a private copy.
         user: The user's toolkit, with a `db` attribute like the agent's; None if there is none.
@@ -25,6 +30,7 @@ class ToolkitSession(WorldSession):
         functions: Tools that are not methods of a toolkit, by name; they use no database.
         record_tools: Names of the tools that return a record as a dictionary.
         sorted_tools: Names of the tools whose results τ² sorts by key and the toolkit does not.
+        hidden_readers: The agent's discoverable tools that only read.
         mode: The write mode of the overlays.
         sync: Copies the changes of one toolkit to the other; called after each call.
         solo: Whether the agent may call the user's tools.
@@ -40,6 +46,7 @@ class ToolkitSession(WorldSession):
         functions: Mapping[str, Callable[..., Any]] | None = None,
         record_tools: frozenset[str] = frozenset(),
         sorted_tools: frozenset[str] = frozenset(),
+        hidden_readers: frozenset[str] = frozenset(),
         mode: WriteMode,
         sync: Callable[[Any, Any], None] | None = None,
         solo: bool,
@@ -51,6 +58,7 @@ class ToolkitSession(WorldSession):
         self._functions = functions or {}
         self._record_tools = record_tools
         self._sorted_tools = sorted_tools
+        self._unrequested_readers = set(hidden_readers)
         self._mode = mode
         self._sync = sync
         self._solo = solo
@@ -83,6 +91,9 @@ class ToolkitSession(WorldSession):
             return ToolResult(content=text, error=True)
 
     def perform(self, action: Action) -> None:
+        name = action.arguments.get("agent_tool_name")
+        if action.name == "call_discoverable_agent_tool" and isinstance(name, str):
+            self._unrequested_readers.discard(name)
         try:
             self._invoke(action.name, action.arguments, action.requestor)
         except Exception:
@@ -117,12 +128,23 @@ class ToolkitSession(WorldSession):
             raise WorldError(f"the two toolkits cannot be synced: {error}") from error
 
     def same_state(self, other: WorldSession) -> bool:
+        """Return whether both databases are equal, apart from log entries that no gold action requires."""
         if not isinstance(other, ToolkitSession):
             raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
+        tools = self._unrequested_readers & other._unrequested_readers
+        self._drop_log_entries(tools)
+        other._drop_log_entries(tools)
         if not is_equal(self.agent.db, other.agent.db):
             return False
         is_database_shared = self.user is None or self.user.db is self.agent.db
         return is_database_shared or is_equal(self.user.db, other.user.db)
+
+    def _drop_log_entries(self, tools: set[str]) -> None:
+        if not tools:
+            return
+        log = self.agent.db.agent_discoverable_tools.data
+        for key in [key for key, entry in log.items() if entry["tool_name"] in tools]:
+            del log[key]
 
     def databases(self) -> dict[str, Any]:
         """Return the databases by side; a database that both sides share is the agent's."""

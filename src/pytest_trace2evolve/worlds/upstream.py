@@ -19,10 +19,11 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema, World, WorldSession
+from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Action, InitializationData, Task
+from pytest_trace2evolve.records.task import InitializationData, Task
+from pytest_trace2evolve.records.task_revision import task_revision
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
@@ -74,6 +75,10 @@ class UpstreamWorld(World):
         with self._convert_os_errors("splits"):
             splits: Mapping[str, Sequence[str]] | None = load_splits and load_splits()
         return splits or {"base": list(self._tasks)}
+
+    def task_revision(self) -> str:
+        """Return the revision of the benchmark's base tasks."""
+        return task_revision(self._tasks, self.splits().get("base", self._tasks))
 
     def policy(self, *, solo: bool = False) -> str:
         """Return the policy of upstream's environment. Raises `WorldError` if there is no solo mode."""
@@ -236,48 +241,14 @@ class UpstreamWorld(World):
 class UpstreamSession(ToolkitSession):
     """A session over upstream's toolkits.
 
-    Banking logs calls of discoverable tools in its database. Upstream logs calls of a read-only tool only if
-    the task's gold actions call this tool, so any other read does no harm. A session does not know its task
-    and therefore logs every call. When two sessions are compared, they drop the entries of read-only tools
-    that no gold action called.
-
     Args:
         initial_databases: The databases that the session starts from, by side.
-        hidden_readers: The agent's discoverable tools that only read.
         options: Arguments of `ToolkitSession`.
     """
 
-    def __init__(
-        self,
-        *,
-        initial_databases: Mapping[Requestor, BaseModel],
-        hidden_readers: frozenset[str],
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, initial_databases: Mapping[Requestor, BaseModel], **options: Any) -> None:
         self._initial_databases = dict(initial_databases)
-        self._unrequested_readers = set(hidden_readers)
         super().__init__(**options)
-
-    def perform(self, action: Action) -> None:
-        super().perform(action)
-        name = action.arguments.get("agent_tool_name")
-        if action.name == "call_discoverable_agent_tool" and isinstance(name, str):
-            self._unrequested_readers.discard(name)
-
-    def same_state(self, other: WorldSession) -> bool:
-        """Return whether both databases are equal, apart from log entries that no gold action requires."""
-        if isinstance(other, UpstreamSession):
-            tools = self._unrequested_readers & other._unrequested_readers
-            self._drop_log_entries(tools)
-            other._drop_log_entries(tools)
-        return super().same_state(other)
-
-    def _drop_log_entries(self, tools: set[str]) -> None:
-        if not tools:
-            return
-        log = self.agent.db.agent_discoverable_tools.data
-        for key in [key for key, entry in log.items() if entry["tool_name"] in tools]:
-            del log[key]
 
     def _merge(self, data: InitializationData) -> None:
         """Restart from the initial databases, with `data` merged in and validated by upstream's code.
