@@ -176,9 +176,12 @@ def turns_of_message(message: Any) -> list[Turn]:
     content = message.get("parts", message.get("content"))
     if "parts" in message and not isinstance(content, list):
         raise DamagedError("has 'parts' that are no list of objects")
+    call_id = message.get("tool_call_id", message.get("id"))
+    if role == "tool" and "parts" not in message and not _has_parts(content):
+        return [_result(message, call_id, content)]
     text, parsed_calls, results = _read_content(content)
     if role == "tool" and not results and not parsed_calls:
-        return [_result(message, message.get("tool_call_id", message.get("id")), text)]
+        return [_result(message, call_id, text)]
     extra = message.get("additional_kwargs")
     calls = message.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None) or []
     if not isinstance(calls, list):
@@ -193,12 +196,15 @@ def turns_of_message(message: Any) -> list[Turn]:
 
 def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
     """Make the turn of a call's result. A result is a text, a list of parts, or any other value."""
-    has_parts = isinstance(output, list) and all(map(_type_of, output))
-    if output is None or isinstance(output, str) or has_parts:
+    if output is None or isinstance(output, str) or _has_parts(output):
         text = text_of(output)
     else:
         text = json.dumps(output, ensure_ascii=False)
     return Turn("tool", text, id=id_of(call_id), error=has_failed(item) or text.lstrip().startswith("Error"))
+
+
+def _has_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(part, str) or _type_of(part) for part in content)
 
 
 def has_failed(item: dict[str, Any]) -> bool:
