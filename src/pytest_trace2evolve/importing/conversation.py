@@ -33,10 +33,8 @@ IGNORED_PARTS = ("reasoning", "thinking", "redacted_thinking", "compaction")
 
 _CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call")
 _IGNORED_ITEMS = (
-    *IGNORED_PARTS,
-    "item_reference",
-    "mcp_list_tools",
-    "mcp_approval_request",
+    *(*IGNORED_PARTS, "compaction_trigger", "item_reference", "program", "program_output", "tool_search_output"),
+    *("additional_tools", "configuration_update", "mcp_list_tools", "mcp_approval_request"),
     "mcp_approval_response",
 )
 _FAILED_STATUSES = ("ERROR", "FAILED", "INCOMPLETE", "2")
@@ -421,8 +419,8 @@ def joined(calls: Sequence[ModelCall]) -> dict[int, ModelCall]:
         seen |= ids
         turns: list[Turn] = []
         for link in chain:
-            repeated = [turn.content for turn in link.turns[: len(turns)]] == [turn.content for turn in turns]
-            turns += link.turns[len(turns) if repeated else 0 :]
+            n_shared = len(_common_start(turns, link.turns))
+            turns += link.turns[n_shared if n_shared == len(turns) else 0 :]
         metadata = {key: value for link in chain for key, value in link.metadata.items()}
         first = chain[0]
         joined_calls[index] = ModelCall(first.place, turns, call.start, call.id, first.previous, metadata)
@@ -453,7 +451,7 @@ def _extend(thread: list[Turn], turns: list[Turn]) -> bool:
     n_overlapping = next(
         (size for size in range(min(len(old), len(new)), 0, -1) if old[-size:] == new[:size]), 0
     )
-    n_shared = sum(1 for _ in _common_start(old, new))
+    n_shared = len(_common_start(thread, turns))
     if n_overlapping:
         thread += turns[n_overlapping:]
     elif n_shared and len(new) > n_shared:
@@ -467,8 +465,8 @@ def _extend(thread: list[Turn], turns: list[Turn]) -> bool:
     return True
 
 
-def _common_start(first: Sequence[Any], second: Sequence[Any]) -> Sequence[Any]:
+def _common_start(first: Sequence[Turn], second: Sequence[Turn]) -> Sequence[Turn]:
     size = 0
-    while size < min(len(first), len(second)) and first[size] == second[size]:
+    while size < min(len(first), len(second)) and first[size].content == second[size].content:
         size += 1
     return first[:size]

@@ -82,7 +82,7 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
         or (isinstance(item.get("role"), str) and "content" in item)
         or (isinstance(item.get("request"), dict) and "response" in item)
         or (item.get("object") == "response" and "output" in item)
-        or ("input" in item and isinstance(item.get("response"), dict | list))
+        or ("input" in item and isinstance(item.get("response", item.get("output")), dict | list))
         or item.get("type") in ("function_call", "function_call_output")
     ),
     "otel": tracing.is_otel,
