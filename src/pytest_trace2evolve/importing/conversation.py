@@ -33,7 +33,14 @@ IGNORED_PARTS = ("reasoning", "thinking", "redacted_thinking", "compaction")
 
 _CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call")
 _IGNORED_ITEMS = (
-    *(*IGNORED_PARTS, "compaction_trigger", "item_reference", "program", "program_output", "tool_search_output"),
+    *(
+        *IGNORED_PARTS,
+        "compaction_trigger",
+        "item_reference",
+        "program",
+        "program_output",
+        "tool_search_output",
+    ),
     *("additional_tools", "configuration_update", "mcp_list_tools", "mcp_approval_request"),
     "mcp_approval_response",
 )
@@ -102,11 +109,7 @@ class Damage:
 
 
 def conversation_of(
-    place: str,
-    turns: Sequence[Turn],
-    metadata: dict[str, Any] | None = None,
-    notes: Sequence[str] = (),
-    sample: str = "",
+    place: str, turns: Sequence[Turn], metadata: dict[str, Any] | None = None
 ) -> Conversation:
     """Make a conversation from turns.
 
@@ -116,7 +119,7 @@ def conversation_of(
     dialogue_turns = tuple(turn for turn in turns if turn.role != "system")
     if not any(turn.role == "user" and turn.text.strip() for turn in dialogue_turns):
         raise DamagedError("has no message of a user")
-    return Conversation(place, dialogue_turns, metadata or {}, tuple(notes), sample)
+    return Conversation(place, dialogue_turns, metadata or {})
 
 
 def turns_of(messages: Any) -> list[Turn]:
@@ -194,10 +197,8 @@ def turns_of_message(message: Any) -> list[Turn]:
 
 def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
     """Make the turn of a call's result. A result is a text, a list of parts, or any other value."""
-    if output is None or isinstance(output, str) or _has_parts(output):
-        text = text_of(output)
-    else:
-        text = json.dumps(output, ensure_ascii=False)
+    is_text = output is None or isinstance(output, str) or _has_parts(output)
+    text = _read_content(output)[0] if is_text else json.dumps(output, ensure_ascii=False)
     return Turn("tool", text, id=id_of(call_id), error=has_failed(item) or text.lstrip().startswith("Error"))
 
 
@@ -215,17 +216,11 @@ def has_failed(item: dict[str, Any]) -> bool:
     return any(flags) or not names.isdisjoint(_FAILED_STATUSES)
 
 
-def text_of(content: Any) -> str:
-    """Return the text of a message's content, with a placeholder such as `[image]` for each image or file.
-
-    Raises:
-        DamagedError: the content is neither text, an object, nor a list of valid parts.
-    """
-    return _read_content(content)[0]
-
-
 def _read_content(content: Any) -> tuple[str, list[Call], list[Turn]]:
-    """Return the text, the calls and the results of calls that a message's content holds."""
+    """Return the text, the calls and the results of calls that a message's content holds.
+
+    The text has a placeholder such as `[image]` for each image or file.
+    """
     calls: list[Call] = []
     results: list[Turn] = []
     if content is None or isinstance(content, str):
@@ -321,15 +316,10 @@ def kind_name(value: Any) -> str:
 
 @dataclass
 class ModelCall:
-    """A call of a model: what it was sent and its answer.
+    """A call of a model: its place in the file and its messages, which may repeat earlier ones.
 
-    Attributes:
-        place: Its place in the file.
-        turns: The messages, which may repeat earlier ones.
-        start: A text that orders the calls of one conversation.
-        id: The id of the response.
-        previous: The id of the response that the call continues; its messages are not repeated.
-        metadata: Further fields of the log.
+    `id` is that of the response, and `previous` that of the response that the call continues without a
+    repetition. `start` orders the calls of one conversation, which `group` names.
     """
 
     place: str
@@ -337,6 +327,7 @@ class ModelCall:
     start: str = ""
     id: str = ""
     previous: str = ""
+    group: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -397,34 +388,36 @@ def _answer_turns(answer: Any) -> list[Turn]:
     return turns_of(answer) if isinstance(answer, list) else []
 
 
-def joined(calls: Sequence[ModelCall]) -> dict[int, ModelCall]:
+def joined(calls: Sequence[ModelCall | Damage]) -> dict[int, ModelCall]:
     """Join each call with the earlier calls that it continues, in any order of the log.
 
     Returns:
         The last call of each chain, by its index, with the messages of all. Its place is that of the first.
     """
-    by_id = {call.id: call for call in calls if call.id}
-    continued = {call.previous for call in calls if call.previous in by_id}
-    joined_calls: dict[int, ModelCall] = {}
+    by_id = {call.id: call for call in calls if isinstance(call, ModelCall) and call.id}
+    continued = {call.previous for call in calls if isinstance(call, ModelCall)} & by_id.keys()
+    last_calls: dict[int, ModelCall] = {}
     seen: set[str] = set()
-    # If calls continue each other in a circle, none of them is the last.
-    for index, call in sorted(enumerate(calls), key=lambda item: item[1].id in continued):
-        if call.id in continued and call.id in seen:
-            continue
-        chain = [call]
-        ids = {call.id}
-        while (earlier := by_id.get(chain[0].previous)) is not None and earlier.id not in ids:
+
+    def add(index: int, call: ModelCall) -> None:
+        chain, ids = [call], {call.id}
+        while (earlier := by_id.get(chain[-1].previous)) is not None and earlier.id not in ids:
             ids.add(earlier.id)
-            chain.insert(0, earlier)
-        seen |= ids
+            chain.append(earlier)
+        seen.update(ids)
         turns: list[Turn] = []
-        for link in chain:
+        for link in reversed(chain):
             n_shared = len(_common_start(turns, link.turns))
             turns += link.turns[n_shared if n_shared == len(turns) else 0 :]
-        metadata = {key: value for link in chain for key, value in link.metadata.items()}
-        first = chain[0]
-        joined_calls[index] = ModelCall(first.place, turns, call.start, call.id, first.previous, metadata)
-    return joined_calls
+        last_calls[index] = replace(chain[-1], turns=turns, start=call.start)
+
+    for is_last in (True, False):  # if calls continue each other in a circle, none of them is the last
+        for index, call in enumerate(calls):
+            if isinstance(call, ModelCall) and (
+                call.id not in continued if is_last else call.id in continued - seen
+            ):
+                add(index, call)
+    return last_calls
 
 
 def merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:

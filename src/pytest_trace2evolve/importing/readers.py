@@ -1,7 +1,7 @@
 """Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse, Inspect and τ²."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,7 +82,8 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
         or (isinstance(item.get("role"), str) and "content" in item)
         or (isinstance(item.get("request"), dict) and "response" in item)
         or (item.get("object") == "response" and "output" in item)
-        or ("input" in item and isinstance(item.get("response", item.get("output")), dict | list))
+        or ("input" in item and isinstance(item.get("response"), dict | list))
+        or (isinstance(item.get("output"), list) and item.get("input") and "traceId" not in item)
         or item.get("type") in ("function_call", "function_call_output")
     ),
     "otel": tracing.is_otel,
@@ -126,17 +127,15 @@ _CONTINUES = "The conversation continues a response that the log does not hold: 
 
 def _openai(documents: Iterable[Document | Damage]) -> LogItems:
     items = list(_read_items(documents, _openai_items))
-    positions = [position for position, item in enumerate(items) if isinstance(item, ModelCall)]
-    calls = joined([item for item in items if isinstance(item, ModelCall)])
-    conversations = {positions[index]: call for index, call in calls.items()}
-    for position, item in enumerate(items):
-        call = conversations.get(position)
+    calls = joined(items)
+    for index, item in enumerate(items):
         if isinstance(item, Damage):
             yield item
-        elif call is not None:
+        elif index in calls:
+            call = calls[index]
             try:
-                notes = [_CONTINUES] if call.previous else []
-                yield conversation_of(call.place, call.turns, call.metadata, notes)
+                conversation = conversation_of(call.place, call.turns, call.metadata)
+                yield replace(conversation, notes=(_CONTINUES,)) if call.previous else conversation
             except DamagedError as error:
                 yield Damage(call.place, str(error))
 
@@ -197,9 +196,10 @@ def _sample(place: str, sample: Any) -> Conversation:
     attachments_by_id = attachments if isinstance(attachments, dict) else {}
     messages = _resolve_attachments(_agent_messages(sample), attachments_by_id, 0)
     metadata = sample.get("metadata")
-    identity = json.dumps([sample.get("id"), sample.get("input")]) if "epoch" in sample else ""
-    return conversation_of(
-        place, turns_of(messages), metadata if isinstance(metadata, dict) else {}, sample=identity
+    conversation = conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
+    is_repeatable = "epoch" in sample
+    return replace(
+        conversation, sample=repr((sample.get("id"), sample.get("input"))) if is_repeatable else ""
     )
 
 
@@ -215,14 +215,15 @@ def _agent_messages(sample: dict[str, Any]) -> Any:
     """
     store = sample.get("store")
     keys = [key for key in store if key.startswith(_AGENT_STATE)] if isinstance(store, dict) else []
-    messages = next((store[key] for key in keys if key.endswith(":messages")), None) if store else None
-    is_inverted = bool(keys) or _CUSTOMER_PROMPT in str(sample.get("input"))
-    if is_inverted and messages is None:
-        raise DamagedError(
-            "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
-            "roles of customer and agent exchanged)"
-        )
-    return messages if is_inverted else sample.get("messages")
+    if not keys and _CUSTOMER_PROMPT not in str(sample.get("input")):
+        return sample.get("messages")
+    for key in keys:
+        if key.endswith(":messages"):
+            return store[key]
+    raise DamagedError(
+        "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
+        "roles of customer and agent exchanged)"
+    )
 
 
 _ATTACHMENT = "attachment://"

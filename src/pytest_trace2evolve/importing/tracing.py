@@ -44,36 +44,19 @@ class _Group:
 
 
 def _read_groups(groups: dict[str, _Group]) -> Conversations:
-    _join_groups(groups)
-    for group in groups.values():
+    calls = joined([replace(call, group=key) for key, group in groups.items() for call in group.model_calls])
+    snapshots: dict[str, list[list[Turn]]] = {}
+    for call in sorted(calls.values(), key=lambda call: call.start):
+        snapshots.setdefault(call.group, []).append(call.turns)
+    for key, group in groups.items():
         if group.damage:
             yield Damage(group.place, group.damage)
-            continue
-        if not group.model_calls:
-            continue
-        model_calls = joined(sorted(group.model_calls, key=lambda model_call: model_call.start))
-        try:
-            turns = merged([model_call.turns for model_call in model_calls.values()])
-            yield conversation_of(group.place, _with_failures(turns, sorted(group.tools)), group.metadata)
-        except DamagedError as error:
-            yield Damage(group.place, str(error))
-
-
-def _join_groups(groups: dict[str, _Group]) -> None:
-    """Move the calls that continue a response of another group, such as another trace, to that group."""
-    owners = {call.id: key for key, group in groups.items() for call in group.model_calls if call.id}
-    moved: dict[str, str] = {}
-    for key, group in groups.items():
-        target = next((owners[call.previous] for call in group.model_calls if call.previous in owners), key)
-        while target in moved:
-            target = moved[target]
-        if target != key:
-            moved[key] = target
-            other = groups[target]
-            other.model_calls += group.model_calls
-            other.tools += group.tools
-            other.damage = other.damage or group.damage
-            groups[key] = _Group(group.place)
+        elif key in snapshots:
+            turns = _with_failures(merged(snapshots[key]), sorted(group.tools))
+            try:
+                yield conversation_of(group.place, turns, group.metadata)
+            except DamagedError as error:
+                yield Damage(group.place, str(error))
 
 
 def _with_failures(turns: list[Turn], tools: list[tuple[str, str, str, bool]]) -> list[Turn]:
