@@ -67,6 +67,10 @@ RESPONSES: dict[str, Any] = {
     "input and response": {"input": QUESTION, "response": ANSWER},
     "last event": {"input": QUESTION, "response": {"type": "response.completed", "response": ANSWER}},
     "events": {"input": QUESTION, "response": stream(ANSWER)},
+    "text of events": {
+        "input": QUESTION,
+        "response": "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in stream(ANSWER)),
+    },
     "cut events": {"input": QUESTION, "response": stream(ANSWER, is_cut=True)},
     "parts of messages": [
         {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
@@ -109,6 +113,8 @@ FAILED: dict[str, list[Item]] = {
     "status of the result": [CALLED, {**RESULT, "status": "error"}],
     "incomplete result": [CALLED, {**RESULT, "status": "incomplete"}],
     "text": [CALLED, {**RESULT, "output": "Error: unknown booking"}],
+    "object": [CALLED, {**RESULT, "output": '{"error": "unknown booking"}'}],
+    "flag of MCP": [CALLED, {**RESULT, "output": '{"isError": true, "content": []}'}],
     "cut call": [{**CALLED, "status": "incomplete"}],
     "error of an MCP server": [
         {"type": "mcp_call", "id": "m", "name": "cancel_booking", "arguments": "{}", "error": "unknown"}
@@ -398,6 +404,14 @@ def test_drafts_go_to_standard_output(
     assert yaml.safe_load(printed.out) == expected
     assert printed.err.startswith("standard output: 1 drafts of format openai")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "out.yaml"]
+
+
+def test_a_response_without_a_list_of_items_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = log_of(tmp_path, {"input": QUESTION, "response": {**ANSWER, "output": "Done."}})
+    assert main(["import", str(log), "--out", "-"]) == 2
+    assert "is a text, not a list" in capsys.readouterr().err
 
 
 UNKNOWN: dict[str, Any] = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_trace2evolve.importing.encodings import inner_json
 from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.reading import parse_json
 
@@ -172,7 +173,8 @@ def turns_of_message(message: Any) -> list[Turn]:
     role = ROLES.get(role_name) if isinstance(role_name, str) else None
     if role is None:
         problem = "has no role" if role_name is None else "has an unknown role"
-        problem = "has an unknown type" if kind and "role" not in message else problem
+        if kind and "role" not in message:
+            raise DamagedError("has an unknown type and no role")
         raise DamagedError(f"{problem}; known are {', '.join(ROLES)}")
     content = message.get("parts", message.get("content"))
     if "parts" in message and not isinstance(content, list):
@@ -199,7 +201,9 @@ def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
     """Make the turn of a call's result. A result is a text, a list of parts, or any other value."""
     is_text = output is None or isinstance(output, str) or _has_parts(output)
     text = _read_content(output)[0] if is_text else json.dumps(output, ensure_ascii=False)
-    return Turn("tool", text, id=id_of(call_id), error=has_failed(item) or text.lstrip().startswith("Error"))
+    value = inner_json(text)
+    says_error = text.lstrip().startswith("Error") or (isinstance(value, dict) and _has_flag(value))
+    return Turn("tool", text, id=id_of(call_id), error=has_failed(item) or says_error)
 
 
 def _has_parts(content: Any) -> bool:
@@ -212,8 +216,11 @@ def has_failed(item: dict[str, Any]) -> bool:
     if isinstance(status, dict):
         status = status.get("code", status.get("status_code"))
     names = {str(value).upper().removeprefix("STATUS_CODE_") for value in (status, item.get("level"))}
-    flags = (item.get(name) for name in ("error", "is_error", "isError", "error.type"))
-    return any(flags) or not names.isdisjoint(_FAILED_STATUSES)
+    return _has_flag(item) or not names.isdisjoint(_FAILED_STATUSES)
+
+
+def _has_flag(item: dict[str, Any]) -> bool:
+    return any(item.get(name) for name in ("error", "is_error", "isError", "error.type"))
 
 
 def _read_content(content: Any) -> tuple[str, list[Call], list[Turn]]:
@@ -358,7 +365,10 @@ def model_call_of(place: str, request: Any, answer: Any, start: str = "") -> Mod
 
 
 def _last_event(answer: Any) -> Any:
-    """Return the response that the events of a stream end with; other values stay."""
+    """Return the response that the events of a stream end with, also as text; other values stay."""
+    if isinstance(answer, str) and answer.startswith(("event:", "data:")):
+        lines = (inner_json(line.removeprefix("data:")) for line in answer.splitlines())
+        answer = [event for event in lines if event is not None]
     events = answer if isinstance(answer, list) else [answer]
     if not any(_type_of(event).startswith("response.") for event in events):
         return answer
@@ -370,6 +380,8 @@ def _last_event(answer: Any) -> Any:
 
 
 def _answer_turns(answer: Any) -> list[Turn]:
+    if isinstance(answer, dict) and answer.get("object") == "response":
+        return turns_of(answer.get("output"))
     if isinstance(answer, dict):
         choices = answer.get("choices") or answer.get("candidates")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):

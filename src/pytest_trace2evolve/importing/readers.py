@@ -82,7 +82,7 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
         or (isinstance(item.get("role"), str) and "content" in item)
         or (isinstance(item.get("request"), dict) and "response" in item)
         or (item.get("object") == "response" and "output" in item)
-        or ("input" in item and isinstance(item.get("response"), dict | list))
+        or ("input" in item and isinstance(item.get("response"), dict | list | str))
         or (isinstance(item.get("output"), list) and item.get("input") and "traceId" not in item)
         or item.get("type") in ("function_call", "function_call_output")
     ),
@@ -214,12 +214,13 @@ def _agent_messages(sample: dict[str, Any]) -> Any:
     assistant's. The agent's own messages are in the sample's store.
     """
     store = sample.get("store")
-    keys = [key for key in store if key.startswith(_AGENT_STATE)] if isinstance(store, dict) else []
-    if not keys and _CUSTOMER_PROMPT not in str(sample.get("input")):
+    items = store.items() if isinstance(store, dict) else ()
+    state = {key: value for key, value in items if key.startswith(_AGENT_STATE)}
+    if not state and _CUSTOMER_PROMPT not in str(sample.get("input")):
         return sample.get("messages")
-    for key in keys:
+    for key, value in state.items():
         if key.endswith(":messages"):
-            return store[key]
+            return value
     raise DamagedError(
         "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
         "roles of customer and agent exchanged)"

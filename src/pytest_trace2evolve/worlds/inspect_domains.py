@@ -226,4 +226,4 @@ DOMAINS["telecom-workflow"] = replace(
         ("tech_support_policy", "tech_support_workflow_solo.txt"),
     ),
 )
-"""The domains by name. Telecom has two: with the manual for technical support, and with the same as a workflow."""
+"""The domains by name. Telecom has two, which differ in the policy for technical support."""
