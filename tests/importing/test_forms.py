@@ -368,6 +368,15 @@ def test_log_events_give_the_same_drafts_with_their_spans_and_without(tmp_path: 
     assert drafts[0] == drafts[1] == drafts[2]
 
 
+def test_log_events_without_ids_of_spans_keep_every_conversation(tmp_path: Path) -> None:
+    records = [{**item, "spanId": "", "traceId": trace} for trace in ("t", "u") for item in EVENTS]
+    for record in records:
+        if record["traceId"] == "u":
+            text = json.dumps(record["body"]).replace("my flat", "my house")
+            record["body"] = json.loads(text)
+    assert expectations(tmp_path, otlp("logRecords", records)) == [CANCELLED, CANCELLED]
+
+
 # ---- repeated conversations, and standard output
 
 

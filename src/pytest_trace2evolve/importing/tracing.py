@@ -108,21 +108,27 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
         identity = span["attributes"].get("gen_ai.conversation.id") or span["attributes"].get("session.id")
         if isinstance(identity, str) and identity:
             traces.setdefault(span["trace"], identity)
+    n_calls = 0
+    for _, span in spans:
+        if span["is_log"] and not span["id"]:  # a choice ends a call of the model
+            span["id"] = f"record {n_calls}"
+            n_calls += span["name"] == "gen_ai.choice" or span["name"] not in _EVENT_ROLES
     events = _events_by_span(spans)
-    known_ids = {span["id"] for _, span in spans if not span["is_log"]}
+    known_ids = {(span["trace"], span["id"]) for _, span in spans if not span["is_log"]}
     for number, (place, span) in enumerate(spans, 1):
         attributes = span["attributes"]
         key = traces.get(span["trace"]) or span["trace"]
         location = ", ".join(part for part in (place, f"span {number}") if part)
-        if span["is_log"] and span["id"] in known_ids:
+        identity = span["trace"], span["id"]
+        if span["is_log"] and identity in known_ids:
             continue
-        known_ids.add(span["id"])  # the events of a span that is not in the log stand for the span
+        known_ids.add(identity)  # the events of a span that is not in the log stand for the span
         if "gen_ai.tool.name" in attributes and not span["is_log"]:
             marks = {**attributes, "status": span["status"]}
             tool = _tool(attributes, span["start"], has_failed(marks))
             groups.setdefault(key, _Group(location)).tools.append(tool)
         try:
-            turns = _turns_of_span(attributes, events.get(span["id"], []))
+            turns = _turns_of_span(attributes, events.get(identity, []))
         except DamagedError as error:
             group = groups.setdefault(key, _Group(location))
             group.damage = group.damage or f"{location}: {error}" if group.place != location else str(error)
@@ -243,18 +249,17 @@ def _plain_value(value: Any) -> Any:
     return inner if name in ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue") else value
 
 
-def _events_by_span(spans: list[tuple[str, Item]]) -> dict[str, list[tuple[str, Item]]]:
+def _events_by_span(spans: list[tuple[str, Item]]) -> dict[tuple[str, str], list[tuple[str, Item]]]:
     """The events of each span: its own, and log records that name the span."""
-    events_by_span: dict[str, list[tuple[str, Item]]] = {}
+    events_by_span: dict[tuple[str, str], list[tuple[str, Item]]] = {}
     for _, span in spans:
+        events = events_by_span.setdefault((span["trace"], span["id"]), [])
         if span["is_log"]:
             body = span["body"] if isinstance(span["body"], dict) else {}
-            events_by_span.setdefault(span["id"], []).append(
-                (str(span["name"]), {**span["attributes"], **body})
-            )
+            events.append((str(span["name"]), {**span["attributes"], **body}))
         for event in span["events"]:
             attributes = _attributes(event.get("attributes"))
-            events_by_span.setdefault(span["id"], []).append((str(event.get("name")), attributes))
+            events.append((str(event.get("name")), attributes))
     return events_by_span
 
 
