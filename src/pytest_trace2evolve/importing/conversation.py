@@ -425,9 +425,9 @@ def joined(calls: Sequence[ModelCall | Damage]) -> dict[int, ModelCall]:
 
     for is_last in (True, False):  # if calls continue each other in a circle, none of them is the last
         for index, call in enumerate(calls):
-            if isinstance(call, ModelCall) and (
-                call.id not in continued if is_last else call.id in continued - seen
-            ):
+            if not isinstance(call, ModelCall) or is_last == (call.id in continued):
+                continue
+            if is_last or call.id not in seen:
                 add(index, call)
     return last_calls
 
