@@ -17,7 +17,7 @@ from tests.fake_world import FakeWorld
 from tests.worlds.states import state_of
 
 PROVIDER = "inspect_evals"
-SIZES = {"retail": 114, "airline": 50, "telecom": 114, "banking_knowledge": 97}
+SIZES = {"retail": 114, "airline": 50, "telecom": 114, "telecom-workflow": 114, "banking_knowledge": 97}
 SIDES: tuple[Requestor, Requestor] = ("assistant", "user")
 
 
@@ -185,8 +185,21 @@ def test_sessions_import_no_framework_and_nothing_warns() -> None:
 def test_an_unknown_domain_names_the_known_ones(worlds: Worlds) -> None:
     with pytest.raises(WorldError) as caught:
         worlds.open(PROVIDER, "reatil")
-    known = "airline, banking_knowledge, retail, telecom"
+    known = "airline, banking_knowledge, retail, telecom, telecom-workflow"
     assert str(caught.value) == f"provider 'inspect_evals' has no domain 'reatil'; it has {known}"
+
+
+def test_telecom_workflow_is_telecom_with_another_policy(worlds: Worlds) -> None:
+    manual, workflow = (worlds.open(PROVIDER, name) for name in ("telecom", "telecom-workflow"))
+    assert list(manual.tasks()) == list(workflow.tasks())
+    assert manual.tools("assistant") == workflow.tools("assistant")
+    assert worlds.interface_of(PROVIDER, "telecom") == worlds.interface_of(PROVIDER, "telecom-workflow")
+    for solo in (False, True):
+        assert manual.policy(solo=solo) != workflow.policy(solo=solo)
+        assert (
+            manual.policy(solo=solo).partition("<tech_support_policy>")[0]
+            == (workflow.policy(solo=solo).partition("<tech_support_policy>")[0])
+        )
 
 
 def test_product_types_are_listed_by_name_as_upstream_lists_them() -> None:

@@ -25,7 +25,9 @@ IMPORT = Command(
             "the log's format (default: detected from its content)",
             choices=("openai", "otel", "langfuse", "inspect", "tau2"),
         ),
-        path_option("--out", "FILE", "file of drafts to create (default: drafts/NAME.yaml)"),
+        path_option(
+            "--out", "FILE", "file of drafts to create, or - for standard output (default: drafts/NAME.yaml)"
+        ),
         integer_option("--limit", "N", "stop after N conversations", range_check(1)),
         integer_option(
             "--until",

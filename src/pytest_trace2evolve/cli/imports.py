@@ -1,6 +1,7 @@
 """The commands that turn production logs into tasks: importing a log, and reviewing the drafts."""
 
 import argparse
+import functools
 import re
 import sys
 from pathlib import Path
@@ -20,31 +21,42 @@ def import_log(options: argparse.Namespace) -> int:
     """Draft tasks from the conversations of a log, with personal data replaced."""
     from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
     from pytest_trace2evolve.importing.redact import Redactor
-    from pytest_trace2evolve.importing.review import write_drafts
+    from pytest_trace2evolve.importing.review import drafts_text, write_drafts
 
     patterns = _load_patterns(options)
-    log_format, conversations, n_damaged = _read_log(options)
+    log_format, conversations, n_damaged, n_repeated = _read_log(options)
     redactor = Redactor(patterns)
     settings = DraftSettings(options.file.name, log_format, options.until, options.all_calls)
     drafts = drafts_of(conversations, redactor, settings)
     out_path = options.out or _default_out_path(options, drafts[0]["draft"]["source"])
-    write_drafts(out_path, drafts)
+    is_printed = str(out_path) == "-"
+    if is_printed:
+        print(drafts_text(drafts), end="")
+    else:
+        write_drafts(out_path, drafts)
+    report = functools.partial(print, file=sys.stderr if is_printed else sys.stdout)
     plurals = {"address": "addresses", "birth date": "birth dates"}
     counts = [
         f"{count} {kind if count == 1 else plurals.get(kind, f'{kind}s')}"
         for kind, count in redactor.counts.items()
     ]
-    print(
-        f"{out_path}: {len(drafts)} drafts of format {log_format}; replaced: {', '.join(counts) or 'nothing'}"
+    place = "standard output" if is_printed else out_path
+    report(
+        f"{place}: {len(drafts)} drafts of format {log_format}; replaced: {', '.join(counts) or 'nothing'}"
     )
     if n_damaged:
-        print(f"left out: {n_damaged} damaged conversations")
-    print(f"next: read the drafts, then trace2evolve cases review {out_path} --into tasks.yaml")
+        report(f"left out: {n_damaged} damaged conversations")
+    if n_repeated:
+        report(
+            f"left out: {n_repeated} conversations that repeat another, such as further epochs of a sample"
+        )
+    if not is_printed:
+        report(f"next: read the drafts, then trace2evolve cases review {out_path} --into tasks.yaml")
     return 0
 
 
-def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], int]":
-    """Return the format, the conversations up to the limit, and the number of damaged conversations."""
+def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], int, int]":
+    """Return the format, the conversations up to the limit, and the numbers of damaged and repeated ones."""
     from pytest_trace2evolve.importing.conversation import Conversation, Damage
     from pytest_trace2evolve.importing.readers import read_conversations
     from pytest_trace2evolve.records.trace import FULL_DUPLEX
@@ -52,8 +64,15 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
     log_format, items = read_conversations(options.file, options.format)
     conversations: list[Conversation] = []
     damages: list[Damage] = []
+    seen: set[str] = set()
+    n_repeated = 0
     for item in items:
         if isinstance(item, Conversation):
+            identity = item.sample or repr([turn.content for turn in item.turns])
+            if identity in seen:
+                n_repeated += 1
+                continue
+            seen.add(identity)
             conversations.append(item)
             if options.limit is not None and len(conversations) >= options.limit:
                 break
@@ -72,7 +91,7 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
         raise LogError(f"{options.file}: {problem}")
     if note:
         print(sanitize_line(f"trace2evolve: {options.file}: {note}", 2000), file=sys.stderr)
-    return log_format, conversations, len(damages) - full_duplex_count
+    return log_format, conversations, len(damages) - full_duplex_count, n_repeated
 
 
 def _load_patterns(options: argparse.Namespace) -> "Patterns":

@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_trace2evolve.importing.conversation import MALFORMED, Call, Conversation, Turn
+from pytest_trace2evolve.importing.conversation import MALFORMED, Conversation, Turn
 from pytest_trace2evolve.importing.names import word_set
 from pytest_trace2evolve.importing.redact import CUSTOMER, Facts, Redactor, Scope
 from pytest_trace2evolve.utils.canonical import digest
@@ -61,7 +61,8 @@ def drafts_of(
         facts: Facts = {}
         turns = tuple(_redacted_turn(turn, redactor, scope, facts) for turn in conversation.turns)
         metadata = redactor.redact(_short_values(conversation.metadata), scope)
-        redacted_conversation = Conversation(redactor.redact_text(conversation.place, scope), turns, metadata)
+        place = redactor.redact_text(conversation.place, scope)
+        redacted_conversation = Conversation(place, turns, metadata, conversation.notes)
         draft = _draft_task(redacted_conversation, facts, settings, source)
         draft["id"] = _unused_id(draft["id"], used_ids)
         drafts.append(draft)
@@ -85,7 +86,7 @@ def _draft_values(conversation: Conversation) -> dict[str, Any]:
 def _redacted_turn(turn: Turn, redactor: Redactor, scope: Scope, facts: Facts) -> Turn:
     text = redactor.redact_text(turn.text, scope, facts if turn.role == "user" else None)
     calls = tuple(
-        Call(call.name, redactor.redact_fields(call.arguments, scope), call.id) for call in turn.calls
+        replace(call, arguments=redactor.redact_fields(call.arguments, scope)) for call in turn.calls
     )
     return Turn(turn.role, text, calls, turn.id, turn.error)
 
@@ -130,7 +131,7 @@ def _draft_task(conversation: Conversation, facts: Facts, settings: DraftSetting
         "format": settings.format,
         "place": conversation.place or "whole file",
         "digest": identity,
-        "notes": list(NOTES if changes else (_NO_CHANGE, *NOTES[1:])),
+        "notes": [*conversation.notes, *(NOTES if changes else (_NO_CHANGE, *NOTES[1:]))],
     }
     if conversation.metadata:
         draft["draft"]["metadata"] = conversation.metadata
@@ -148,15 +149,35 @@ def _goal(texts: Sequence[str]) -> str:
 
 
 def _successful_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return the calls whose arguments are an object and whose result, if any, is not an error."""
-    failed = {turn.id for turn in turns if turn.role == "tool" and turn.error and turn.id}
+    """Return the calls whose arguments are an object, and of which neither the call nor its result failed."""
+    calls = [call for turn in turns if turn.role == "assistant" for call in turn.calls]
+    failed = {number for index, number in _answered_calls(turns).items() if turns[index].error}
     return [
         {"name": call.name, "arguments": call.arguments}
-        for turn in turns
-        if turn.role == "assistant"
-        for call in turn.calls
-        if MALFORMED not in call.arguments and call.id not in failed
+        for number, call in enumerate(calls)
+        if MALFORMED not in call.arguments and not call.failed and number not in failed
     ]
+
+
+def _answered_calls(turns: Sequence[Turn]) -> dict[int, int]:
+    """Return the number of the call that each result answers, by the index of the result in `turns`.
+
+    A result whose id is that of no call answers the first call without a result.
+    """
+    ids: list[str] = []
+    unanswered: list[int] = []
+    answered: dict[int, int] = {}
+    for index, turn in enumerate(turns):
+        if turn.role == "assistant":
+            unanswered += range(len(ids), len(ids) + len(turn.calls))
+            ids += [call.id for call in turn.calls]
+        elif turn.role == "tool":
+            has_id = turn.id and turn.id in ids
+            candidates = [number for number in unanswered if not has_id or ids[number] == turn.id]
+            if candidates:
+                answered[index] = candidates[0]
+                unanswered.remove(candidates[0])
+    return answered
 
 
 def _only_reads(name: str) -> bool:
@@ -186,35 +207,28 @@ def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -
 def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Convert turns to OpenAI's messages, with new call ids. Results without a call are left out."""
     messages: list[dict[str, Any]] = []
-    new_ids: dict[str, str] = {}
-    unanswered_ids: list[str] = []
-    number, order = 0, {"": 0}
-    for turn in turns:
+    numbers = _answered_calls(turns)
+    n_calls, order = 0, {"": -1}
+    for index, turn in enumerate(turns):
         if turn.role != "tool" and not turn.text and not turn.calls:
             continue
         message: dict[str, Any] = {"role": turn.role, "content": turn.text}
         if turn.role == "assistant" and turn.calls:
-            tool_calls = []
+            message["tool_calls"] = []
             for call in turn.calls:
-                number += 1
-                new_id = f"call_{number}"
-                new_ids[call.id] = new_id
-                unanswered_ids.append(new_id)
-                order[new_id] = number
+                new_id = f"call_{n_calls + 1}"
+                order[new_id] = n_calls
+                n_calls += 1
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 function = {"name": call.name, "arguments": arguments}
-                tool_calls.append({"id": new_id, "type": "function", "function": function})
-            message["tool_calls"] = tool_calls
+                message["tool_calls"].append({"id": new_id, "type": "function", "function": function})
         elif turn.role == "tool":
-            call_id = new_ids.get(turn.id) if turn.id else None
-            call_id = call_id if call_id in unanswered_ids else next(iter(unanswered_ids), None)
-            if call_id is None:
+            if index not in numbers:
                 continue
-            unanswered_ids.remove(call_id)
-            message["tool_call_id"] = call_id
+            message["tool_call_id"] = f"call_{numbers[index] + 1}"
             # A task has the results in the order of the calls, but parallel calls end in any order.
             position = len(messages)
-            while order[messages[position - 1].get("tool_call_id", "")] > order[call_id]:
+            while order[messages[position - 1].get("tool_call_id", "")] > numbers[index]:
                 position -= 1
             messages.insert(position, message)
             continue

@@ -1,9 +1,10 @@
 """Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse, Inspect and τ²."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_trace2evolve.errors import LogError
 from pytest_trace2evolve.importing import tracing
@@ -11,17 +12,21 @@ from pytest_trace2evolve.importing.conversation import (
     Conversation,
     Damage,
     DamagedError,
+    ModelCall,
     Turn,
     conversation_of,
+    joined,
     kind_name,
-    turn_of,
+    model_call_of,
     turns_of,
+    turns_of_message,
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
 from pytest_trace2evolve.records.message import USER_STOP_MARKS
 from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
 LogItems = Iterator[Conversation | Damage]
+Read = TypeVar("Read")
 
 
 def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogItems]:
@@ -75,6 +80,11 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "openai": lambda item: (
         (isinstance(item.get("messages"), list) and "observations" not in item and "epoch" not in item)
         or (isinstance(item.get("role"), str) and "content" in item)
+        or (isinstance(item.get("request"), dict) and "response" in item)
+        or (item.get("object") == "response" and "output" in item)
+        or ("input" in item and isinstance(item.get("response"), dict | list | str))
+        or (isinstance(item.get("output"), list) and item.get("input") and "traceId" not in item)
+        or item.get("type") in ("function_call", "function_call_output")
     ),
     "otel": tracing.is_otel,
     "langfuse": tracing.is_langfuse,
@@ -88,9 +98,9 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 def _read_items(
     documents: Iterable[Document | Damage],
-    items: Callable[[Document], Iterable[tuple[str, Callable[[], Conversation]]]],
-) -> LogItems:
-    """Yield the conversations of documents. Each `DamagedError` becomes a `Damage`."""
+    items: Callable[[Document], Iterable[tuple[str, Callable[[], Read]]]],
+) -> Iterator[Read | Damage]:
+    """Yield what is read from documents. Each `DamagedError` becomes a `Damage`."""
     for document in documents:
         if isinstance(document, Damage):
             yield document
@@ -112,44 +122,54 @@ def _place(document: Document, number: int, kind: str) -> str:
 # ---- OpenAI
 
 
+_CONTINUES = "The conversation continues a response that the log does not hold: its beginning is missing."
+
+
 def _openai(documents: Iterable[Document | Damage]) -> LogItems:
-    return _read_items(documents, _openai_items)
+    items = list(_read_items(documents, _openai_items))
+    calls = joined(items)
+    for index, item in enumerate(items):
+        if isinstance(item, Damage):
+            yield item
+        elif index in calls:
+            call = calls[index]
+            try:
+                conversation = conversation_of(call.place, call.turns, call.metadata)
+                yield replace(conversation, notes=(_CONTINUES,)) if call.previous else conversation
+            except DamagedError as error:
+                yield Damage(call.place, str(error))
 
 
-def _openai_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
+def _openai_items(document: Document) -> Iterator[tuple[str, Callable[[], ModelCall]]]:
     value = document.value
-    if isinstance(value, list) and not _is_message_list(value):
+    if isinstance(value, list) and not any(map(_is_message, value)):
         for number, item in enumerate(value, 1):
             place = _place(document, number, "conversation")
-            yield place, lambda place=place, item=item: _openai_conversation(place, item)  # type: ignore[misc]
+            yield place, lambda place=place, item=item: _openai_call(place, item)  # type: ignore[misc]
         return
-    yield document.place, lambda: _openai_conversation(document.place, value)
+    yield document.place, lambda: _openai_call(document.place, value)
 
 
-def _is_message_list(value: list[Any]) -> bool:
-    return any(
-        isinstance(item, dict) and ("role" in item or item.get("type") == "function_call") for item in value
-    )
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and ("role" in value or isinstance(value.get("type"), str))
 
 
-def _openai_conversation(place: str, value: Any) -> Conversation:
+def _openai_call(place: str, value: Any) -> ModelCall:
     if isinstance(value, list):
-        return conversation_of(place, turns_of(value))
+        return model_call_of(place, value, None)
     if not isinstance(value, dict):
         raise DamagedError(f"is {kind_name(value)}, not an object with 'messages'")
     request = value["request"] if isinstance(value.get("request"), dict) else value
-    messages = request.get("messages", request.get("input"))
-    turns = turns_of(messages)
-    answer = value.get("response", value)
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        turns.append(turn_of(choices[0].get("message")))
-    metadata = {
+    flat_answer = {key: value[key] for key in ("id", "choices", "output") if key in value}
+    if request is value and value.keys().isdisjoint(("messages", "input", "output", "choices", "response")):
+        raise DamagedError("'messages' is missing, not a list")
+    call = model_call_of(place, request, value.get("response", value.get("events", flat_answer)))
+    call.metadata = {
         key: item
         for key, item in value.items()
-        if key not in ("messages", "input", "request", "response", "choices", "tools")
+        if key not in ("messages", "input", "request", "response", "choices", "output", "tools")
     }
-    return conversation_of(place, turns, metadata)
+    return call
 
 
 # ---- Inspect
@@ -174,9 +194,37 @@ def _sample(place: str, sample: Any) -> Conversation:
         raise DamagedError(f"is {kind_name(sample)}, not a sample")
     attachments = sample.get("attachments")
     attachments_by_id = attachments if isinstance(attachments, dict) else {}
-    messages = _resolve_attachments(sample.get("messages"), attachments_by_id, 0)
+    messages = _resolve_attachments(_agent_messages(sample), attachments_by_id, 0)
     metadata = sample.get("metadata")
-    return conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
+    conversation = conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
+    is_repeatable = "epoch" in sample
+    return replace(
+        conversation, sample=repr((sample.get("id"), sample.get("input"))) if is_repeatable else ""
+    )
+
+
+_AGENT_STATE = "StoredAgentState:"
+_CUSTOMER_PROMPT = "Begin the interaction. Remember you are the customer"
+
+
+def _agent_messages(sample: dict[str, Any]) -> Any:
+    """Return the messages of the agent under test.
+
+    In `inspect_evals/tau2`, the sample's messages are those of the simulated customer, whose role is the
+    assistant's. The agent's own messages are in the sample's store.
+    """
+    store = sample.get("store")
+    items = store.items() if isinstance(store, dict) else ()
+    state = {key: value for key, value in items if key.startswith(_AGENT_STATE)}
+    if not state and _CUSTOMER_PROMPT not in str(sample.get("input")):
+        return sample.get("messages")
+    for key, value in state.items():
+        if key.endswith(":messages"):
+            return value
+    raise DamagedError(
+        "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
+        "roles of customer and agent exchanged)"
+    )
 
 
 _ATTACHMENT = "attachment://"
@@ -223,14 +271,13 @@ def _simulation(place: str, simulation: Any) -> Conversation:
         if isinstance(message, dict) and message.get("requestor") == "user" and message.get("role") == "tool":
             continue  # tools of the customer
         try:
-            turn = turn_of(message)
+            message_turns = turns_of_message(message)
         except DamagedError as error:
             raise DamagedError(f"message {number} {error}") from None
-        if turn.role == "user":
-            turn = Turn("user", _without_stop(turn.text))
-            if not turn.text:
-                continue
-        turns.append(turn)
+        for turn in message_turns:
+            text = _without_stop(turn.text) if turn.role == "user" else ""
+            if turn.role != "user" or text:
+                turns.append(Turn("user", text) if text else turn)
     return conversation_of(place, turns)
 
 

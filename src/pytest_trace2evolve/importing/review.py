@@ -188,6 +188,12 @@ def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[s
     return head + body + "".join(f"{_REJECTED}{task_id}\n" for task_id in ids)
 
 
+def drafts_text(drafts: Sequence[dict[str, Any]]) -> str:
+    """Return the content of a new file of drafts."""
+    head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n\n"
+    return head + dump_yaml(drafts)
+
+
 def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
     """Write a new file of drafts.
 
@@ -195,9 +201,8 @@ def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
         LogError: the file exists, is JSON lines by its name, or cannot be written.
     """
     _check_name(path)
-    head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n\n"
     try:
-        write_atomic(path, head + dump_yaml(drafts), exclusive=True)
+        write_atomic(path, drafts_text(drafts), exclusive=True)
     except FileExistsError:
         raise LogError(f"--out {path} exists: review it, delete it, or choose another name") from None
     except OSError as error:

@@ -5,8 +5,8 @@ calls of one conversation are merged by the id of the conversation or session, o
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_trace2evolve.importing.conversation import (
@@ -14,14 +14,16 @@ from pytest_trace2evolve.importing.conversation import (
     Conversation,
     Damage,
     DamagedError,
+    ModelCall,
     Turn,
-    arguments_of,
     conversation_of,
+    has_failed,
+    joined,
     kind_name,
     merged,
-    text_of,
-    turn_of,
+    model_call_of,
     turns_of,
+    turns_of_message,
 )
 from pytest_trace2evolve.importing.documents import Document
 from pytest_trace2evolve.utils.reading import parse_json
@@ -32,27 +34,50 @@ Item = dict[str, Any]
 
 @dataclass
 class _Group:
-    """The model calls of one conversation, as (start, messages), and the place of the first call."""
+    """The model calls of one conversation, the outcomes of its tools, and the place of the first call."""
 
     place: str
-    model_calls: list[tuple[str, list[Turn]]] = field(default_factory=list)
+    model_calls: list[ModelCall] = field(default_factory=list)
+    tools: list[tuple[str, str, str, bool]] = field(default_factory=list)
     metadata: Item = field(default_factory=dict)
     damage: str = ""
 
 
 def _read_groups(groups: dict[str, _Group]) -> Conversations:
-    for group in groups.values():
+    calls = joined([replace(call, group=key) for key, group in groups.items() for call in group.model_calls])
+    snapshots: dict[str, list[list[Turn]]] = {}
+    for call in sorted(calls.values(), key=lambda call: call.start):
+        snapshots.setdefault(call.group, []).append(call.turns)
+    for key, group in groups.items():
         if group.damage:
             yield Damage(group.place, group.damage)
-            continue
-        model_calls = sorted(group.model_calls, key=lambda model_call: model_call[0])
-        if not model_calls:
-            continue
-        try:
-            turns = merged([turns for _, turns in model_calls])
-            yield conversation_of(group.place, turns, group.metadata)
-        except DamagedError as error:
-            yield Damage(group.place, str(error))
+        elif key in snapshots:
+            turns = _with_failures(merged(snapshots[key]), sorted(group.tools))
+            try:
+                yield conversation_of(group.place, turns, group.metadata)
+            except DamagedError as error:
+                yield Damage(group.place, str(error))
+
+
+def _with_failures(turns: list[Turn], tools: list[tuple[str, str, str, bool]]) -> list[Turn]:
+    """Mark the calls whose tools failed.
+
+    `tools` holds a start, a name, the id of the call, and whether it failed. Tools without an id are those of
+    the last calls of the name, in the same order.
+    """
+    failed_ids = {call_id for _, _, call_id, failed in tools if call_id and failed}
+    outcomes: dict[str, list[bool]] = {}
+    for _, name, call_id, failed in tools:
+        if not call_id:
+            outcomes.setdefault(name, []).append(failed)
+    marked_turns: list[Turn] = []
+    for turn in reversed(turns):
+        calls: list[Call] = []
+        for call in reversed(turn.calls):
+            has_failed = outcomes[call.name].pop() if outcomes.get(call.name) else call.id in failed_ids
+            calls.insert(0, replace(call, failed=call.failed or has_failed))
+        marked_turns.insert(0, replace(turn, calls=tuple(calls)))
+    return marked_turns
 
 
 # ---- OpenTelemetry
@@ -83,20 +108,34 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
         identity = span["attributes"].get("gen_ai.conversation.id") or span["attributes"].get("session.id")
         if isinstance(identity, str) and identity:
             traces.setdefault(span["trace"], identity)
+    n_calls = 0
+    for _, span in spans:
+        if span["is_log"] and not span["id"]:  # a choice ends a call of the model
+            span["id"] = f"record {n_calls}"
+            n_calls += span["name"] == "gen_ai.choice" or span["name"] not in _EVENT_ROLES
     events = _events_by_span(spans)
+    known_ids = {(span["trace"], span["id"]) for _, span in spans if not span["is_log"]}
     for number, (place, span) in enumerate(spans, 1):
         attributes = span["attributes"]
         key = traces.get(span["trace"]) or span["trace"]
         location = ", ".join(part for part in (place, f"span {number}") if part)
+        identity = span["trace"], span["id"]
+        if span["is_log"] and identity in known_ids:
+            continue
+        known_ids.add(identity)  # the events of a span that is not in the log stand for the span
+        if "gen_ai.tool.name" in attributes and not span["is_log"]:
+            marks = {**attributes, "status": span["status"]}
+            tool = _tool(attributes, span["start"], has_failed(marks))
+            groups.setdefault(key, _Group(location)).tools.append(tool)
         try:
-            turns = _turns_of_span(attributes, events.get(span["id"], []) if not span["is_log"] else [])
+            turns = _turns_of_span(attributes, events.get(identity, []))
         except DamagedError as error:
             group = groups.setdefault(key, _Group(location))
             group.damage = group.damage or f"{location}: {error}" if group.place != location else str(error)
             continue
         if turns:
             group = groups.setdefault(key, _Group(location))
-            group.model_calls.append((span["start"], turns))
+            group.model_calls.append(ModelCall(location, turns, span["start"]))
             group.metadata |= {
                 name: value
                 for name, value in attributes.items()
@@ -147,19 +186,22 @@ def _span(span: Any, *, is_log: bool) -> Item:
     trace = span.get("traceId") or span.get("trace_id") or context.get("trace_id")
     if not isinstance(trace, str) or not trace:
         raise DamagedError("holds a span without a trace id")
-    start = (
-        span.get("startTimeUnixNano")
-        or span.get("start_time")
-        or span.get("timeUnixNano")
-        or span.get("timestamp")
+    starts = (
+        span.get(name)
+        for name in (
+            *("startTimeUnixNano", "start_time_unix_nano", "start_time"),
+            *("timeUnixNano", "timestamp", "observedTimeUnixNano", "observed_timestamp"),
+        )
     )
+    start = next((start for start in starts if start and start != "0"), "")
     events = span.get("events") or []
     if not isinstance(events, list):
         raise DamagedError(f"has 'events' of {kind_name(events)}, not a list")
     return {
         "trace": trace,
         "id": str(span.get("spanId") or span.get("span_id") or context.get("span_id") or ""),
-        "start": str(start or "").rjust(20, "0"),
+        "start": str(start).rjust(20, "0"),
+        "status": span.get("status"),
         "attributes": attributes,
         "events": [event for event in events if isinstance(event, dict)],
         "is_log": is_log,
@@ -169,6 +211,12 @@ def _span(span: Any, *, is_log: bool) -> Item:
         or span.get("name"),
         "body": _plain_value(span.get("body")),
     }
+
+
+def _tool(attributes: Item, start: str, failed: bool) -> tuple[str, str, str, bool]:
+    """The start of a tool's execution, its name, the id of its call, and whether it failed."""
+    name, call_id = (str(attributes.get(f"gen_ai.tool.{field}") or "") for field in ("name", "call.id"))
+    return start, name.removeprefix("execute_tool "), call_id, failed
 
 
 def _attributes(value: Any) -> Item:
@@ -201,18 +249,17 @@ def _plain_value(value: Any) -> Any:
     return inner if name in ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue") else value
 
 
-def _events_by_span(spans: list[tuple[str, Item]]) -> dict[str, list[tuple[str, Item]]]:
+def _events_by_span(spans: list[tuple[str, Item]]) -> dict[tuple[str, str], list[tuple[str, Item]]]:
     """The events of each span: its own, and log records that name the span."""
-    events_by_span: dict[str, list[tuple[str, Item]]] = {}
+    events_by_span: dict[tuple[str, str], list[tuple[str, Item]]] = {}
     for _, span in spans:
+        events = events_by_span.setdefault((span["trace"], span["id"]), [])
         if span["is_log"]:
             body = span["body"] if isinstance(span["body"], dict) else {}
-            events_by_span.setdefault(span["id"], []).append(
-                (str(span["name"]), {**span["attributes"], **body})
-            )
+            events.append((str(span["name"]), {**span["attributes"], **body}))
         for event in span["events"]:
             attributes = _attributes(event.get("attributes"))
-            events_by_span.setdefault(span["id"], []).append((str(event.get("name")), attributes))
+            events.append((str(event.get("name")), attributes))
     return events_by_span
 
 
@@ -220,8 +267,8 @@ def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Tur
     """The messages that a span records, in any of the forms of the GenAI conventions."""
     for source in (attributes, *(event for _, event in events)):
         turns = [
-            *_part_messages(source.get("gen_ai.input.messages"), "gen_ai.input.messages"),
-            *_part_messages(source.get("gen_ai.output.messages"), "gen_ai.output.messages"),
+            *_messages(source.get("gen_ai.input.messages"), "gen_ai.input.messages"),
+            *_messages(source.get("gen_ai.output.messages"), "gen_ai.output.messages"),
         ]
         if turns:
             return turns
@@ -234,7 +281,7 @@ def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Tur
             return turns
     model_input, answer = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
     if attributes.get("langfuse.observation.type") == "generation":
-        return turns_of_generation(_decode_json(model_input), _decode_json(answer))
+        return model_call_of("", _decode_json(model_input), _decode_json(answer)).turns
     return []
 
 
@@ -248,56 +295,20 @@ def _decode_json(value: Any) -> Any:
     return value
 
 
-def _part_messages(value: Any, name: str) -> Iterator[Turn]:
-    """The turns of messages with parts: `[{"role": …, "parts": [{"type": "text", "content": …}]}]`."""
+def _messages(value: Any, name: str) -> list[Turn]:
+    """The turns of an attribute with messages: JSON, or a list of objects or of JSON."""
     if value is None or value == "":
-        return
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError as error:
-            raise DamagedError(f"{name}: {error}") from None
+        return []
+    try:
+        value = parse_json(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise DamagedError(f"{name}: {error}") from None
     if not isinstance(value, list):
         raise DamagedError(f"{name} is {kind_name(value)}, not a list")
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, dict):
-            raise DamagedError(f"{name}: message {number} is {kind_name(message)}, not an object")
-        parts = message.get("parts")
-        if parts is None:
-            try:
-                yield turn_of(message)
-            except DamagedError as error:
-                raise DamagedError(f"{name}: message {number} {error}") from None
-            continue
-        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            raise DamagedError(f"{name}: message {number} has 'parts' that are no list of objects")
-        yield from _turns_of_parts(message, parts)
-
-
-def _turns_of_parts(message: Item, parts: list[Item]) -> Iterator[Turn]:
-    texts: list[str] = []
-    calls: list[Call] = []
-    for part in parts:
-        kind = part.get("type")
-        if kind == "text":
-            texts.append(text_of(part.get("content")))
-        elif kind == "tool_call":
-            name = part.get("name")
-            if not isinstance(name, str) or not name:
-                raise DamagedError("has a tool call without a name")
-            calls.append(Call(name, arguments_of(part.get("arguments")), str(part.get("id") or "")))
-        elif kind == "tool_call_response":
-            result = part.get("response", part.get("result"))
-            text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-            yield Turn("tool", text, id=str(part.get("id") or ""), error=text.lstrip().startswith("Error"))
-        elif kind in ("blob", "file", "uri"):
-            texts.append(
-                f"[{part.get('modality', 'file')}]" if isinstance(part.get("modality"), str) else "[file]"
-            )
-    text = "\n".join(filter(None, texts))
-    if text or calls:
-        turn = turn_of({"role": message.get("role"), "content": text})
-        yield Turn(turn.role, turn.text, tuple(calls))
+    try:
+        return turns_of([_decode_json(message) for message in value])
+    except DamagedError as error:
+        raise DamagedError(f"{name}: {error}") from None
 
 
 _EVENT_ROLES = {
@@ -322,7 +333,7 @@ def _turns_of_event(name: str, event: Item) -> Iterator[Turn]:
             "tool_calls": _decode_json(body.get("tool_calls")),
             "tool_call_id": body.get("id"),
         }
-        yield turn_of(message)
+        yield from turns_of_message(message)
     elif name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
         value = _decode_json(event.get("gen_ai.prompt", event.get("gen_ai.completion")))
         if isinstance(value, list):
@@ -352,12 +363,12 @@ def _indexed_turns(attributes: Item, prefix: str) -> Iterator[Turn]:
             message[parts[1]] = _decode_json(value) if parts[1] == "content" else value
     for _, message in sorted(messages.items()):
         calls = list(message.pop("calls", {}).values())
-        yield turn_of({"role": "assistant", **message, "tool_calls": calls})
+        yield from turns_of_message({"role": "assistant", **message, "tool_calls": calls})
 
 
 # ---- Langfuse
 
-_MODEL_CALLS = ("GENERATION",)
+_MODEL_CALL = "GENERATION"
 
 
 def is_langfuse(item: Item) -> bool:
@@ -386,7 +397,7 @@ def read_langfuse(documents: Iterable[Document | Damage]) -> Conversations:
                 yield Damage(location, f"is {kind_name(item)}, not a trace or an observation")
             elif isinstance(item.get("observations"), list):
                 _add_trace(groups, location, item)
-            elif item.get("type") in _MODEL_CALLS:
+            elif item.get("type") in (_MODEL_CALL, "TOOL"):
                 trace = _get(item, "traceId", "trace_id")
                 key = _get(item, "sessionId", "session_id") or trace
                 if not isinstance(key, str):
@@ -406,6 +417,8 @@ def _entries(value: Any) -> list[Any]:
 
 
 def _add_trace(groups: dict[str, _Group], location: str, trace: Item) -> None:
+    if isinstance(trace.get("trace"), dict):  # as the page of a trace exports it
+        trace = {**trace["trace"], "observations": trace["observations"]}
     key = _get(trace, "sessionId", "session_id") or _get(trace, "id")
     group = groups.setdefault(str(key or location), _Group(location))
     _add_metadata(group, trace)
@@ -414,23 +427,32 @@ def _add_trace(groups: dict[str, _Group], location: str, trace: Item) -> None:
             group.damage = (
                 group.damage or f"has an observation that is {kind_name(observation)}, not an object"
             )
-        elif observation.get("type") in _MODEL_CALLS:
+        else:
             _add_observation(group, observation)
     if not group.model_calls and not group.damage:
-        _add_observation(group, trace)
+        _add_observation(group, {**trace, "type": _MODEL_CALL})
 
 
 def _add_observation(group: _Group, observation: Item) -> None:
     start = str(_get(observation, "startTime", "start_time", "timestamp") or "")
+    if observation.get("type") == "TOOL":
+        metadata = _decode_json(observation.get("metadata"))
+        attributes = metadata.get("attributes") if isinstance(metadata, dict) else None
+        known = {
+            "gen_ai.tool.name": observation.get("name"),
+            **(attributes if isinstance(attributes, dict) else {}),
+        }
+        group.tools.append(_tool(known, start, has_failed(observation)))
+    if observation.get("type") != _MODEL_CALL:
+        return
+    request, answer = (_decode_json(observation.get(name)) for name in ("input", "output"))
     try:
-        turns = turns_of_generation(
-            _decode_json(observation.get("input")), _decode_json(observation.get("output"))
-        )
+        model_call = model_call_of(group.place, request, answer, start)
     except DamagedError as error:
         group.damage = group.damage or str(error)
         return
-    if turns:
-        group.model_calls.append((start, turns))
+    if model_call.turns:
+        group.model_calls.append(model_call)
 
 
 def _add_metadata(group: _Group, item: Item) -> None:
@@ -446,42 +468,3 @@ def _add_metadata(group: _Group, item: Item) -> None:
 
 def _get(item: Item, *names: str) -> Any:
     return next((item[name] for name in names if item.get(name) is not None), None)
-
-
-def turns_of_generation(model_input: Any, answer: Any) -> list[Turn]:
-    """The messages of a model call: its input and its output, in the shapes that SDKs record.
-
-    Raises:
-        DamagedError: a message is malformed.
-    """
-    turns: list[Turn] = []
-    if isinstance(model_input, dict):
-        model_input = next(
-            (model_input[name] for name in ("messages", "input", "prompt") if name in model_input),
-            model_input,
-        )
-    if isinstance(model_input, str):
-        turns.append(Turn("user", model_input))
-    elif isinstance(model_input, list):
-        turns += turns_of(model_input)
-    elif isinstance(model_input, dict) and "role" in model_input:
-        turns.append(turn_of(model_input))
-    if isinstance(answer, dict):
-        if (
-            isinstance(answer.get("choices"), list)
-            and answer["choices"]
-            and isinstance(answer["choices"][0], dict)
-        ):
-            answer = answer["choices"][0].get("message")
-        elif isinstance(answer.get("messages"), list):
-            answer = answer["messages"]
-    if isinstance(answer, str) and answer:
-        turns.append(Turn("assistant", answer))
-    elif isinstance(answer, list):
-        turns += turns_of(answer)
-    elif isinstance(answer, dict) and ("role" in answer or "content" in answer or "tool_calls" in answer):
-        turns.append(turn_of({"role": "assistant", **answer}))
-    return turns
-
-
-Reader = Callable[[Iterable[Document | Damage]], Conversations]

@@ -4,7 +4,7 @@ The types come from upstream's toolkits, because the port does not include them.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_trace2evolve.records.score import ToolType
 
@@ -218,3 +218,12 @@ BANKING = Domain(
 )
 
 DOMAINS = {domain.folder: domain for domain in (RETAIL, AIRLINE, TELECOM, BANKING)}
+DOMAINS["telecom-workflow"] = replace(
+    TELECOM,
+    policy=(("main_policy", "main_policy.txt"), ("tech_support_policy", "tech_support_workflow.txt")),
+    solo_policy=(
+        ("main_policy", "main_policy_solo.txt"),
+        ("tech_support_policy", "tech_support_workflow_solo.txt"),
+    ),
+)
+"""The domains by name. Telecom has two, which differ in the policy for technical support."""

@@ -121,12 +121,13 @@ class Worlds:
     def interface_of(self, provider: str, domain: str) -> WorldName:
         """Identify a world's tool interface; worlds share an interface if an agent's calls mean the same.
 
-        `inspect_evals` and `tau2` have the same τ² domains, and the support world has the tools of τ² retail.
-        Any other world, and every world of a further provider, has its own interface.
+        `inspect_evals` and `tau2` have the same τ² domains. The domain `telecom-workflow` has the tools of
+        telecom, and the support world has those of τ² retail. Any other world, and every world of a further
+        provider, has its own interface.
         """
         if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
-                return _TAU2_INTERFACE, domain
+                return _TAU2_INTERFACE, domain.removesuffix("-workflow")
             if (provider, domain) == ("trace2evolve", "support"):
                 return _TAU2_INTERFACE, "retail"
         return provider, domain

@@ -1,0 +1,446 @@
+"""Forms of one conversation: items and streams of the Responses API, parts, traces of failed tools."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cli.main import main
+from tests.importing.conversations import imported
+
+Item = dict[str, Any]
+
+QUESTION = "Please cancel my flat, which I booked for May."
+ASKED: Item = {"role": "user", "content": QUESTION}
+REASONED: Item = {"type": "reasoning", "id": "rs_1", "summary": []}
+CALLED: Item = {
+    "type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "cancel_booking",
+    "arguments": '{"booking": "flat"}', "status": "completed",
+}  # fmt: skip
+RESULT: Item = {"type": "function_call_output", "call_id": "call_1", "output": "cancelled"}
+DONE: Item = {
+    "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}],
+}  # fmt: skip
+CANCELLED = {"calls": [{"name": "cancel_booking", "arguments": {"booking": "flat"}}]}
+UNCHANGED: Item = {"data": {}}
+
+
+def response(number: int, *output: Item, previous: str | None = None) -> Item:
+    return {
+        "id": f"resp_{number}", "object": "response", "status": "completed",
+        "previous_response_id": previous, "output": list(output),
+    }  # fmt: skip
+
+
+def log_of(folder: Path, *values: Any) -> Path:
+    """A log with one value in each line."""
+    path = folder / "log.jsonl"
+    path.write_text("".join(f"{json.dumps(value)}\n" for value in values), encoding="utf-8")
+    return path
+
+
+def expectations(folder: Path, *values: Any) -> list[Any]:
+    """What the drafts of a log expect."""
+    (folder / "out.yaml").unlink(missing_ok=True)
+    return [draft["expect"] for draft in imported(log_of(folder, *values))]
+
+
+def stream(answer: Item, *, is_cut: bool = False) -> list[Item]:
+    """The events of a response that is streamed; a cut stream lacks the last one."""
+    begun = {"type": "response.created", "response": {**answer, "output": []}}
+    done = [{"type": "response.output_item.done", "item": item} for item in answer["output"]]
+    return [begun, *done, *([] if is_cut else [{"type": "response.completed", "response": answer}])]
+
+
+ANSWER = response(1, REASONED, CALLED)
+RESPONSES: dict[str, Any] = {
+    "messages with items": {"messages": [ASKED, REASONED, CALLED, RESULT, DONE]},
+    "items": [ASKED, REASONED, CALLED, RESULT, DONE],
+    "request and response": {"request": {"input": [ASKED]}, "response": ANSWER},
+    "text": {"request": {"input": QUESTION}, "response": ANSWER},
+    "input and output": {"input": QUESTION, **ANSWER},
+    "input and response": {"input": QUESTION, "response": ANSWER},
+    "last event": {"input": QUESTION, "response": {"type": "response.completed", "response": ANSWER}},
+    "events": {"input": QUESTION, "response": stream(ANSWER)},
+    "text of events": {
+        "input": QUESTION,
+        "response": "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in stream(ANSWER)),
+    },
+    "cut events": {"input": QUESTION, "response": stream(ANSWER, is_cut=True)},
+    "parts of messages": [
+        {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        CALLED,
+    ],
+    "result with parts": [ASKED, CALLED, {**RESULT, "output": [{"type": "input_text", "text": "done"}]}],
+    "other items": [
+        ASKED,
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "computer_call", "call_id": "cu_1", "action": {"type": "screenshot"}},
+        {"type": "computer_call_output", "call_id": "cu_1", "output": {"type": "computer_screenshot"}},
+        {"type": "item_reference", "id": "rs_0"},
+        {"type": "mcp_list_tools", "server_label": "inn", "tools": []},
+        CALLED,
+    ],
+    "tool of an MCP server": [
+        ASKED,
+        {
+            "type": "mcp_call", "id": "mcp_1", "server_label": "inn", "name": "cancel_booking",
+            "arguments": '{"booking": "flat"}', "output": "cancelled", "error": None,
+        },
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_calls_of_the_responses_api_are_expected(name: str, tmp_path: Path) -> None:
+    assert expectations(tmp_path, RESPONSES[name]) == [CANCELLED]
+
+
+def test_a_custom_tool_has_its_text_as_input(tmp_path: Path) -> None:
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "run_code", "input": "print(1 + 1)"}
+    result = {"type": "custom_tool_call_output", "call_id": "c", "output": "2"}
+    expected = {"calls": [{"name": "run_code", "arguments": {"input": "print(1 + 1)"}}]}
+    assert expectations(tmp_path, [ASKED, call, result]) == [expected]
+
+
+FAILED: dict[str, list[Item]] = {
+    "status of the result": [CALLED, {**RESULT, "status": "error"}],
+    "incomplete result": [CALLED, {**RESULT, "status": "incomplete"}],
+    "text": [CALLED, {**RESULT, "output": "Error: unknown booking"}],
+    "object": [CALLED, {**RESULT, "output": '{"error": "unknown booking"}'}],
+    "flag of MCP": [CALLED, {**RESULT, "output": '{"isError": true, "content": []}'}],
+    "cut call": [{**CALLED, "status": "incomplete"}],
+    "error of an MCP server": [
+        {"type": "mcp_call", "id": "m", "name": "cancel_booking", "arguments": "{}", "error": "unknown"}
+    ],
+    "flag of Anthropic": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "cancel", "input": {}}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t", "content": "unknown", "is_error": True}],
+        },
+    ],
+    "result without an id": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "cancel", "arguments": "{}"}}]},
+        {"role": "tool", "content": "unknown", "status": "error"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_call_that_failed_is_not_expected(name: str, tmp_path: Path) -> None:
+    assert expectations(tmp_path, [ASKED, *FAILED[name]]) == [UNCHANGED]
+
+
+def test_a_repeated_call_is_expected_if_it_succeeds_with_the_id_of_the_failed_one(tmp_path: Path) -> None:
+    failed = {**RESULT, "status": "error"}
+    assert expectations(tmp_path, [ASKED, CALLED, failed, CALLED, RESULT]) == [CANCELLED]
+
+
+# ---- chains of responses
+
+CHAIN: list[Item] = [
+    {"request": {"input": "Good morning to you, I have a question."}, "response": response(1, DONE)},
+    {
+        "request": {"input": QUESTION, "previous_response_id": "resp_1"},
+        "response": response(2, REASONED, CALLED),
+    },
+    {"request": {"input": [RESULT]}, "response": response(3, DONE, previous="resp_2")},
+    {"request": {"input": "Thanks!", "previous_response_id": "resp_3"}, "response": response(4, DONE)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_responses_that_continue_each_other_are_one_conversation(
+    order: tuple[int, ...], tmp_path: Path
+) -> None:
+    (draft,) = imported(log_of(tmp_path, *(CHAIN[index] for index in order)), "--until", "3")
+    assert [message["content"] for message in draft["history"] if message["role"] == "user"] == [
+        "Good morning to you, I have a question.",
+        QUESTION,
+    ]
+    assert draft["user"]["opening"] == "Thanks!"
+
+
+def test_the_beginning_that_a_chain_lacks_is_noted(tmp_path: Path) -> None:
+    (draft,) = imported(log_of(tmp_path, *CHAIN[1:]))
+    assert draft["expect"] == CANCELLED
+    assert draft["draft"]["notes"][0].startswith(
+        "The conversation continues a response that the log does not"
+    )
+
+
+def test_two_continuations_of_a_response_are_two_conversations(tmp_path: Path) -> None:
+    other = {
+        "request": {"input": "No, thanks.", "previous_response_id": "resp_1"},
+        "response": response(9, DONE),
+    }
+    assert expectations(tmp_path, CHAIN[0], other, *CHAIN[1:]) == [UNCHANGED, CANCELLED]
+
+
+@given(st.lists(st.sampled_from(["", "resp_0", "resp_1", "resp_2", "resp_3"]), min_size=4, max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_every_message_of_a_log_of_responses_is_in_a_draft(previous: list[str]) -> None:
+    from pytest_trace2evolve.importing.conversation import ModelCall, Turn, joined
+
+    calls = [
+        ModelCall("", [Turn("user", f"text {number}")], id=f"resp_{number}", previous=previous[number])
+        for number in range(4)
+    ]
+    texts = {turn.text for call in joined(calls).values() for turn in call.turns}
+    assert texts == {f"text {number}" for number in range(4)}
+
+
+# ---- Langfuse
+
+
+def generation(number: int, given: Any, answer: Any, trace: str = "t1") -> Item:
+    return {
+        "id": f"o{number}", "type": "GENERATION", "traceId": trace,
+        "startTime": f"2026-05-01T10:00:0{number}Z", "input": given, "output": answer,
+    }  # fmt: skip
+
+
+PARTS = [{"role": "user", "parts": [{"type": "text", "content": QUESTION}]}]
+PART_CALL = {
+    "role": "assistant",
+    "parts": [{"type": "tool_call", "id": "c", "name": "cancel_booking", "arguments": {"booking": "flat"}}],
+}
+PART_RESULT = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "result": "cancelled"}]}
+GOOGLE_CALL = {"content": {"role": "model", "parts": [{"function_call": {"name": "cancel_booking", "args": {"booking": "flat"}}}]}}  # fmt: skip # noqa: E501
+GENERATIONS: dict[str, list[Item]] = {
+    "responses": [
+        generation(1, [ASKED], response(1, CALLED)),
+        generation(2, [RESULT], response(2, DONE, previous="resp_1")),
+    ],
+    "output alone": [
+        generation(1, {"input": QUESTION, "tools": []}, [REASONED, CALLED]),
+        generation(2, {"input": [RESULT], "tools": []}, [REASONED, DONE]),
+    ],
+    "one item": [generation(1, QUESTION, CALLED)],
+    "later traces": [
+        generation(1, {"input": [RESULT], "previous_response_id": "resp_1"}, response(2, DONE), "t2"),
+        generation(2, QUESTION, response(1, CALLED)),
+    ],
+    "parts": [generation(1, PARTS, [PART_CALL]), generation(2, [PART_RESULT], [PARTS[0]])],
+    "parts as JSON": [generation(1, json.dumps([*PARTS, PART_CALL]), json.dumps([PART_RESULT]))],
+    "parts of Google": [
+        generation(1, {"contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}, GOOGLE_CALL)
+    ],
+}
+
+
+@pytest.mark.parametrize("form", ["trace", "list", "lines", "page", "export"])
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_generations_of_langfuse_become_one_draft(name: str, form: str, tmp_path: Path) -> None:
+    observations = GENERATIONS[name]
+    values: dict[str, list[Any]] = {
+        "trace": [{"id": "t1", "observations": observations}],
+        "list": [[{"id": "t1", "observations": observations}]],
+        "lines": list(observations),
+        "page": [{"data": observations, "meta": {"page": 1}}],
+        "export": [{"trace": {"id": "t1"}, "observations": observations}],
+    }
+    assert expectations(tmp_path, *values[form]) == [CANCELLED]
+
+
+@pytest.mark.parametrize("level", ["ERROR", "DEFAULT"])
+def test_a_call_whose_tool_has_level_error_in_langfuse_is_not_expected(level: str, tmp_path: Path) -> None:
+    tool = {"id": "o2", "type": "TOOL", "traceId": "t1", "name": "cancel_booking", "level": level}
+    tool["startTime"] = "2026-05-01T10:00:02Z"
+    observations = [generation(1, [ASKED], response(1, CALLED)), tool]
+    expected = [UNCHANGED if level == "ERROR" else CANCELLED]
+    assert expectations(tmp_path, *observations) == expected
+    assert expectations(tmp_path, {"id": "t1", "observations": observations}) == expected
+
+
+# ---- OpenTelemetry
+
+
+def attribute(value: Any) -> Item:
+    """A value in the form of OTLP JSON."""
+    if isinstance(value, dict):
+        pairs = [{"key": key, "value": attribute(inner)} for key, inner in value.items()]
+        return {"kvlistValue": {"values": pairs}}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [attribute(inner) for inner in value]}}
+    return {"stringValue": value}
+
+
+def otlp(kind: str, records: list[Item]) -> Item:
+    names = {"spans": ("resourceSpans", "scopeSpans"), "logRecords": ("resourceLogs", "scopeLogs")}[kind]
+    return {names[0]: [{names[1]: [{kind: records}]}]}
+
+
+def span(number: int, status: Any = None, **attributes: Any) -> Item:
+    pairs = [{"key": key, "value": attribute(value)} for key, value in attributes.items()]
+    return {
+        "traceId": "t", "spanId": f"s{number}", "startTimeUnixNano": f"{number}", "attributes": pairs,
+        "status": {} if status is None else status,
+    }  # fmt: skip
+
+
+def chat(number: int, given: Any, answer: Any) -> Item:
+    return span(number, **{"gen_ai.input.messages": given, "gen_ai.output.messages": answer})
+
+
+def tool(number: int, status: Any, **more: str) -> Item:
+    names = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "cancel_booking"}
+    return span(number, status, **names, **{key.replace("_", "."): value for key, value in more.items()})
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_messages_of_spans_are_texts_or_structures(is_text: bool, tmp_path: Path) -> None:
+    given, answer = [*PARTS], [PART_CALL]
+    record = (
+        chat(1, json.dumps(given), json.dumps(answer))
+        if is_text
+        else chat(1, [json.dumps(message) for message in given], answer)
+    )
+    assert expectations(tmp_path, otlp("spans", [record])) == [CANCELLED]
+
+
+STATUSES = [{"code": 2}, {"code": "2"}, {"code": "STATUS_CODE_ERROR"}, {"status_code": "ERROR"}, "ERROR"]
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+@pytest.mark.parametrize("status", [*STATUSES, {"code": 1}, {"code": "STATUS_CODE_OK"}, None])
+def test_a_call_whose_span_has_status_error_is_not_expected(
+    status: Any, has_id: bool, tmp_path: Path
+) -> None:
+    spans = [chat(1, PARTS, [PART_CALL]), tool(2, status, **({"gen_ai.tool.call.id": "c"} if has_id else {}))]
+    assert expectations(tmp_path, otlp("spans", spans)) == [UNCHANGED if status in STATUSES else CANCELLED]
+
+
+def test_of_two_calls_of_a_tool_the_one_that_failed_is_not_expected(tmp_path: Path) -> None:
+    later = {**PART_CALL, "parts": [{**PART_CALL["parts"][0], "id": "d", "arguments": {"booking": "house"}}]}
+    spans = [
+        chat(1, PARTS, [PART_CALL]),
+        tool(2, {"code": 2}),
+        chat(3, [*PARTS, PART_CALL, PART_RESULT], [later]),
+        tool(4, {"code": 1}),
+    ]
+    expected = {"calls": [{"name": "cancel_booking", "arguments": {"booking": "house"}}]}
+    assert expectations(tmp_path, otlp("spans", spans)) == [expected]
+
+
+def event(number: int, name: str, **body: Any) -> Item:
+    return {
+        "traceId": "t", "spanId": f"s{number}", "timeUnixNano": "0", "observedTimeUnixNano": f"{number}",
+        "eventName": f"gen_ai.{name}", "body": attribute(body),
+    }  # fmt: skip
+
+
+CALL_BODY = {
+    "role": "assistant",
+    "tool_calls": [
+        {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "cancel_booking", "arguments": '{"booking": "flat"}'},
+        }
+    ],
+}  # fmt: skip
+EVENTS = [
+    event(1, "user.message", content=QUESTION),
+    event(1, "choice", finish_reason="tool_calls", message=CALL_BODY),
+    event(2, "user.message", content=QUESTION),
+    event(2, "assistant.message", tool_calls=CALL_BODY["tool_calls"]),
+    event(2, "tool.message", id="c", content="cancelled"),
+    event(2, "choice", finish_reason="stop", message={"role": "assistant", "content": "Done."}),
+]
+
+
+def test_log_events_give_the_same_drafts_with_their_spans_and_without(tmp_path: Path) -> None:
+    logs, spans = otlp("logRecords", EVENTS), otlp("spans", [span(1), span(2)])
+    drafts = []
+    for values in ([logs], [logs, spans], [spans, logs]):
+        (tmp_path / "out.yaml").unlink(missing_ok=True)
+        (draft,) = imported(log_of(tmp_path, *values))
+        assert draft["expect"] == CANCELLED
+        drafts.append({**draft, "draft": draft["draft"]["digest"]})
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+def test_log_events_without_ids_of_spans_keep_every_conversation(tmp_path: Path) -> None:
+    records = [{**item, "spanId": "", "traceId": trace} for trace in ("t", "u") for item in EVENTS]
+    for record in records:
+        if record["traceId"] == "u":
+            text = json.dumps(record["body"]).replace("my flat", "my house")
+            record["body"] = json.loads(text)
+    assert expectations(tmp_path, otlp("logRecords", records)) == [CANCELLED, CANCELLED]
+
+
+# ---- repeated conversations, and standard output
+
+
+def sample(number: int, epoch: int, answer: str = "Done.") -> Item:
+    messages = [ASKED, {"role": "assistant", "content": answer}]
+    return {
+        "id": number,
+        "epoch": epoch,
+        "input": QUESTION,
+        "messages": messages,
+        "uuid": f"{number}-{epoch}",
+    }
+
+
+def test_epochs_of_a_sample_are_one_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = [sample(1, 1), sample(2, 1, "No."), sample(1, 2), sample(1, 3, "Later."), sample(2, 2, "No.")]
+    assert len(expectations(tmp_path, {"eval": {}, "plan": {}, "samples": samples})) == 2
+    assert "left out: 3 conversations that repeat another" in capsys.readouterr().out
+
+
+def test_a_conversation_that_a_log_holds_twice_is_one_draft(tmp_path: Path) -> None:
+    assert len(expectations(tmp_path, RESPONSES["items"], RESPONSES["items"])) == 1
+
+
+def test_drafts_go_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = log_of(tmp_path, RESPONSES["items"])
+    expected = imported(log)
+    capsys.readouterr()
+    assert main(["import", str(log), "--out", "-"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out) == expected
+    assert printed.err.startswith("standard output: 1 drafts of format openai")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "out.yaml"]
+
+
+def test_a_response_without_a_list_of_items_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = log_of(tmp_path, {"input": QUESTION, "response": {**ANSWER, "output": "Done."}})
+    assert main(["import", str(log), "--out", "-"]) == 2
+    assert "is a text, not a list" in capsys.readouterr().err
+
+
+UNKNOWN: dict[str, Any] = {
+    "item": {"type": "new_thing", "id": "x"},
+    "role": {"role": "boss", "content": "x"},
+    "part": {"role": "user", "content": [{"text": 5}]},
+    "call": {"type": "function_call", "call_id": "c", "arguments": "{}"},
+    "value": 7,
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_item_is_one_line_and_the_rest_of_the_log_stays(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = log_of(
+        tmp_path, RESPONSES["items"], {"input": [ASKED, UNKNOWN[name]], "response": ANSWER}, CHAIN[1]
+    )
+    assert main(["import", str(log), "--out", str(tmp_path / "out.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ": line 2: message 2 " in line
+    assert "--skip-damaged" in line
+    assert len(imported(log, "--skip-damaged")) == 2
