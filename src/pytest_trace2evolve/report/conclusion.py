@@ -141,8 +141,10 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
         return [quote(name) for name in dict.fromkeys((names or {}).get(name, name) for name in ids)]
 
     if summary.decision is Decision.PROMOTE:
-        n_suspected = sum(len(verdict.suspected) for verdict in verdicts)
-        risks = [f"suspected regressions: {n_suspected}"] if n_suspected else []
+        falls = {"confirmed": [verdict.regressions for verdict in verdicts]}
+        falls["suspected"] = [verdict.suspected for verdict in verdicts]
+        counts = {kind: sum(map(len, tasks)) for kind, tasks in falls.items()}
+        risks = [f"{kind} regressions: {count}" for kind, count in counts.items() if count]
         risks += [
             f"more agent errors: {check.detail}"
             for verdict in verdicts
