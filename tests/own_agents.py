@@ -238,7 +238,10 @@ def chat_server(script: Callable[[ChatRequest], Reply] = script, **options: Any)
 
 @contextmanager
 def http_server(answer: Callable[[str, Any], tuple[int, bytes]]) -> Iterator[str]:
-    """An HTTP server on loopback; yields its URL. `answer` gets the method and the JSON of each request."""
+    """An HTTP server on loopback; yields its URL.
+
+    `answer` gets the method and the JSON of each request. A body that begins like a stream is sent as one.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -256,7 +259,8 @@ def http_server(answer: Callable[[str, Any], tuple[int, bytes]]) -> Iterator[str
                 self.close_connection = True
                 return
             self.send_response(status)
-            self.send_header("content-type", "application/json")
+            is_stream = content.startswith((b"data:", b"event:", b":"))
+            self.send_header("content-type", "text/event-stream" if is_stream else "application/json")
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

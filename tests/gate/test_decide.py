@@ -1,26 +1,31 @@
 """Questions for harm alone: guard splits and goal `no-regression`, and the drop that they could detect."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP, Calibrated
+from pytest_trace2evolve.gate.confirm import fresh_p
 from pytest_trace2evolve.gate.decide import decide, decision_ranks
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP
-from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.pairs import REGRESSIONS, pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,
+    Estimand,
     Goal,
     GuardAnswer,
     Label,
     Verdict,
 )
-from tests.gate.verdicts import check, judged, of
+from tests.gate.verdicts import check, judged, of, renamed
 from tests.gate_helpers import Side, ids, lost, side, sim
 
 
@@ -171,6 +176,38 @@ def test_no_regression_discards_on_any_check_that_shows_harm() -> None:
     verdict = judged(old, new, Goal.NO_REGRESSION)
     assert verdict.decision is Decision.DISCARD
     assert REWARD_DROP in ids(verdict, CheckStatus.PASS)
+
+
+@pytest.mark.parametrize("policy", [CALIBRATED, CALIBRATED.for_suite(Estimand.SUITE)])
+@pytest.mark.parametrize("tasks", [1, 12, 20, 32])
+def test_no_regression_discards_one_task_that_falls_from_all_of_six_trials_to_none(
+    tasks: int, policy: Calibrated
+) -> None:
+    old, new = side(*[[1.0] * 6] * tasks), side([0.0] * 6, *[[1.0] * 6] * (tasks - 1))
+    verdict = judged(old, new, Goal.NO_REGRESSION, policy)
+    assert verdict.decision is Decision.DISCARD
+    assert verdict.regressions == (old[0].task_id,)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=3),
+    st.sampled_from([CALIBRATED, CALIBRATED.for_suite(Estimand.SUITE)]),
+)
+def test_no_regression_never_passes_with_a_confirmed_regression(
+    passes: list[tuple[int, int]], fresh: list[tuple[int, int]], policy: Calibrated
+) -> None:
+    """Live and recorded: what passes lists no confirmed task, and what is confirmed is discarded."""
+    old, new = (side(*[[1.0] * n + [0.0] * (6 - n) for n in counts]) for counts in zip(*passes, strict=True))
+    pairs = pair(old, renamed(new))
+    if fresh:
+        p = np.full(len(pairs.names), np.nan)
+        p[: len(fresh)] = [float(fresh_p(8, n, 8, m)) for n, m in fresh[: len(p)]]
+        pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
+    verdict = decide(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
+    if verdict.regressions:
+        assert verdict.decision is Decision.DISCARD
+        assert REGRESSIONS in ids(verdict, CheckStatus.FAIL)
 
 
 def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:

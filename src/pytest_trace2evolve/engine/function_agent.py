@@ -173,14 +173,17 @@ class Child:
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
         self.is_waiting = False
-        event = await self._exchange(request, exchange)
+        try:
+            event = await self._exchange(request, exchange)
+        except AgentCodeError:
+            exchange.raise_if_unanswered()
+            raise
         self.is_waiting = event["event"] == "failed"
         if exchange.failure is not None:
             raise exchange.failure
         if event["event"] == "failed" and event.get("stage") == "import":
             raise InfrastructureError(f"{self._function.path} cannot be imported: {_error_text(event)}")
-        if exchange.outage:
-            raise InfrastructureError(f"the agent's model did not answer; {exchange.outage}")
+        exchange.raise_if_unanswered()
         if event["event"] == "failed":
             if event["network"]:
                 raise InfrastructureError(f"the agent could not reach a service: {_error_text(event)}")

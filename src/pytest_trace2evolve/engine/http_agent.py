@@ -211,10 +211,10 @@ class HttpAgent(OwnAgent):
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await answer_task
             raise exchange.failure
-        answer = await answer_task
-        if exchange.outage:
-            raise InfrastructureError(f"the agent's model did not answer; {exchange.outage}")
-        return answer
+        try:
+            return await answer_task
+        finally:
+            exchange.raise_if_unanswered()  # even if the agent answered, or failed by itself
 
     async def _post(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
         try:

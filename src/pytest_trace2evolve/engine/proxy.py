@@ -82,6 +82,11 @@ _STREAM = "text/event-stream"
 
 _CHAT, _RESPONSES = "/chat/completions", "/responses"
 
+_PAYLOADS = {_CHAT: "choices", "/completions": "choices", _RESPONSES: "output", "/embeddings": "data"}
+"""The list that an answer must contain, by the path of the API."""
+
+_NO_MESSAGE = "a choice has no message"
+
 _OWN_HEADERS = frozenset(
     """
     accept-encoding api-key authorization connection content-length cookie expect host keep-alive
@@ -155,6 +160,15 @@ class Exchange:
     def outage(self) -> str:
         """The failure of a request that has had no answer since; empty if there is none."""
         return next((text for _, text in self._outages.values()), "")
+
+    def raise_if_unanswered(self) -> None:
+        """Raise if a request has had no answer, whatever the agent did after that.
+
+        Raises:
+            InfrastructureError: the endpoint failed to answer.
+        """
+        if self.outage:
+            raise InfrastructureError(f"the agent's model did not answer; {self.outage}")
 
     def note_outage(self, key: str, text: str) -> None:
         """Note that the endpoint failed to answer a request."""
@@ -412,11 +426,7 @@ class RecordingProxy:
             )
         await self._meter.admit()
         body, asks_usage = request.body, True
-        if (
-            request.json_body is not None
-            and request.json_body.get("stream")
-            and request.path.startswith(_CHAT)
-        ):
+        if request.json_body is not None and request.is_stream and request.path.startswith(_CHAT):
             options = request.json_body.get("stream_options")
             options = options if isinstance(options, dict) else {}
             asks_usage = bool(options.get("include_usage"))
@@ -442,9 +452,10 @@ class RecordingProxy:
         self._is_reached = True
         kind = response.headers.get("content-type", JSON_TYPE)
         content = self._remove_secrets(response.content)
-        if response.status_code < 400 and not _is_usable(request.path, kind, content):
+        if response.status_code < 400 and (fault := _fault_of(request, kind, content)):
+            status = response.status_code
             raise InfrastructureError(
-                f"{self._public_url} answered {response.status_code} with something that is no answer"
+                f"{self._public_url} answered {status} with something that is no answer: {fault}"
             )
         if not asks_usage and kind.startswith(_STREAM):
             usage = read_usage(kind, content)
@@ -522,6 +533,17 @@ class _Request:
         return self.method == "POST"
 
     @property
+    def is_stream(self) -> bool:
+        """Whether the request asks for a stream."""
+        return bool((self.json_body or {}).get("stream"))
+
+    @property
+    def payload_name(self) -> str:
+        """The name of the list that must not be empty in an answer; empty if the API is unknown."""
+        path = self.path.partition("?")[0].rstrip("/")
+        return _PAYLOADS.get(path, "") if self.method == "POST" else ""
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers to pass on."""
         raw_headers: list[tuple[bytes, bytes]] = list(self.head.headers)
@@ -576,15 +598,60 @@ def _is_outage(status: int) -> bool:
     return status in RETRY_STATUSES or status >= 500
 
 
-def _is_usable(path: str, kind: str, content: bytes) -> bool:
-    """Whether the body of a successful response is an answer, and not a gateway's page or cut short."""
-    if kind.startswith(_STREAM):
-        return True
-    if path.startswith((_CHAT, _RESPONSES)) or "json" in kind:
-        with contextlib.suppress(ValueError, RecursionError):
-            return isinstance(json.loads(content), dict | list)
-        return False
-    return True
+def _fault_of(request: _Request, kind: str, content: bytes) -> str:
+    """Describe why the body of a successful response is no answer; empty if it is one.
+
+    A body that is cut short, a gateway's page, an error and an answer without a message are no answers. The
+    built-in agent `chat` does not use them either.
+    """
+    name = request.payload_name
+    if name and request.is_stream:
+        return stream_fault(name, content)
+    if kind.startswith(_STREAM) and not name:
+        return ""
+    record: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(content)
+    if not name:
+        needs_json = request.path.startswith((_CHAT, _RESPONSES)) or "json" in kind
+        return "" if isinstance(record, dict | list) or not needs_json else "it is not JSON, or cut short"
+    if not isinstance(record, dict):
+        return "it is not a JSON object, or cut short"
+    items, status = record.get(name), record.get("status")
+    is_open = status in ("queued", "in_progress", "incomplete")  # a response that may have no output yet
+    if record.get("error") or status == "failed" or not isinstance(items, list) or not (items or is_open):
+        return _message_of(content) or f"it has no {name}"
+    return "" if name != "choices" or all(_has_message(item, "message") for item in items) else _NO_MESSAGE
+
+
+def stream_fault(name: str, content: bytes) -> str:
+    """Describe why a stream is no answer; empty if it is one. `name` is that of an answer's list."""
+    started: set[str] = set()
+    finished: set[str] = set()
+    for block in _EVENT_END.split(content):
+        lines = [line.removeprefix(b"data:") for line in block.splitlines() if line.startswith(b"data:")]
+        data = b"\n".join(lines).strip()
+        if data.startswith(b"[DONE]"):
+            return "" if started else f"the stream has no {name}"
+        event = _parse_object(data) if data else {}
+        if event is None:
+            return "the stream is cut short"
+        kind, choices = event.get("type"), event.get("choices")
+        if event.get("error") or kind in ("error", "response.failed"):
+            return _message_of(data) or "the stream contains an error"
+        if kind in ("response.completed", "response.incomplete"):
+            return ""
+        for choice in choices if isinstance(choices, list) else ():
+            if not _has_message(choice, "delta"):
+                return _NO_MESSAGE
+            started.add(str(choice.get("index")))
+            finished |= {str(choice.get("index"))} if choice.get("finish_reason") else set()
+    return "" if started and started == finished else _message_of(content) or "the stream ends early"
+
+
+def _has_message(choice: Any, name: str) -> bool:
+    """Whether a choice has a message of this name, or the text of the API before chat completions."""
+    return isinstance(choice, dict) and (isinstance(choice.get(name), dict) or "text" in choice)
 
 
 def _is_complete(reply: _Response) -> bool:
@@ -641,7 +708,9 @@ def _error_of(content: bytes) -> dict[str, Any]:
 
 def _message_of(content: bytes) -> str:
     """The message of an error's body, in one line."""
-    return " ".join(str(_error_of(content).get("message", "")).split())[:MAX_ERROR_TEXT]
+    error = (_parse_object(content) or {}).get("error")
+    message = error if isinstance(error, str) else _error_of(content).get("message", "")
+    return " ".join(str(message).split())[:MAX_ERROR_TEXT]
 
 
 def _rejection(message: str) -> _Response:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, first_problem, read_bytes, read_json
 
@@ -155,6 +155,51 @@ def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...
     names = ", ".join(file.path.name for file in files)
     note = f"{names}: trials renumbered 0 to {max_trials - 1}, since files or simulations share numbers"
     return tuple(renumbered), (note,)
+
+
+def check_copies(files: Iterable[ResultsFile]) -> None:
+    """Check that no simulation of one side counts twice: one conversation is one trial.
+
+    Lost simulations may have been run again with the same trial number. Equal trials of a deterministic agent
+    have timestamps of their own.
+
+    Raises:
+        ResultsError: two simulations of a file have the same task and trial, or two have the same messages.
+    """
+    by_task: dict[str, list[tuple[Path, Simulation]]] = {}
+    for file in files:
+        for simulation in file.simulations:
+            by_task.setdefault(simulation.task_id, []).append((file.path, simulation))
+    for task_id, runs in by_task.items():
+        seen: dict[object, Simulation] = {}
+        for path, simulation in runs if len(runs) > 1 else ():
+            facts: dict[object, str] = {}
+            is_lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
+            if simulation.trial is not None and not is_lost:
+                facts[path, simulation.trial] = f"are both trial {simulation.trial} of task {task_id!r}"
+            if messages := _messages_digest(simulation):
+                facts[messages] = f"of task {task_id!r} have the same messages"
+            for fact, text in facts.items():
+                if (other := seen.setdefault(fact, simulation)) is not simulation:
+                    raise ResultsError(
+                        f"{path}: simulations {other.id!r} and {simulation.id!r} {text}; a copy is not a "
+                        "trial: remove one, or give each run as a file of its own"
+                    )
+
+
+def _messages_digest(simulation: Simulation) -> str:
+    """The digest of a simulation's messages; empty without messages.
+
+    Timestamps count only if nothing else tells two runs apart: the duration of an answer or its id.
+    """
+    messages = [message.model_dump(mode="json", exclude_none=True) for message in simulation.trace]
+    is_unique = any(
+        message.get("generation_time_seconds") or _get_text(_get_object(message, "raw_data"), "id")
+        for message in messages
+    )
+    if is_unique:
+        messages = [{**message, "timestamp": None} for message in messages]
+    return digest(messages) if messages else ""
 
 
 def _locate_files(path: Path) -> tuple[Path, Path | None]:

@@ -46,6 +46,7 @@ from pytest_trace2evolve.gate.pairs import (
     format_means,
 )
 from pytest_trace2evolve.gate.protocols import (
+    FAIL,
     NOT_APPLICABLE,
     PASS,
     STATUSES,
@@ -162,11 +163,12 @@ class Calibrated(Policy):
         results = [_check_result(name, pairs, outcome, rules) for name in outcome.findings]
         results += [_plugin_check_result(result, outcome, rules) for result in plugin_results]
         results += ungated_check_results(pairs)
-        is_confirmed = confirmed_regressions(comparisons, rules.harm_alpha)[0]
+        is_confirmed = _confirmed_tasks(comparisons, outcome, rules)
+        is_suspected = comparisons.is_suspected | confirmed_regressions(comparisons, rules.harm_alpha)
         return Judgement(
             results=tuple(results),
             regressions=tuple(pairs.select_names(is_confirmed)),
-            suspected=tuple(pairs.select_names(comparisons.is_suspected[0] & ~is_confirmed)),
+            suspected=tuple(pairs.select_names(is_suspected[0] & ~is_confirmed)),
             needed_evidence=_needed_reward_evidence(
                 results, outcome.findings[REWARD], pairs, rules, question
             ),
@@ -229,7 +231,7 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
         return CheckResult(id=check_id, status=status, detail=reason)
     is_claim = metric == REWARD and rules.must_improve
     margin = None if is_claim else rules.margins.get(metric)
-    detail = _format_detail(metric, pairs, rules, finding)
+    detail = _format_detail(metric, pairs, rules, outcome)
     is_own_check = metric in pairs.comparisons.check_ids
     if is_own_check and code == PASS and not applies_to_any(pairs, metric):
         return CheckResult(
@@ -274,19 +276,26 @@ def _plugin_check_result(result: CheckResult, outcome: Outcome, rules: Rules) ->
     return result.model_copy(update={"status": CheckStatus.UNDECIDED if is_undecided else CheckStatus.PASS})
 
 
-def _format_detail(metric: str, pairs: Pairs, rules: Rules, finding: Finding) -> str:
+def _confirmed_tasks(comparisons: Comparisons, outcome: Outcome, rules: Rules) -> Flags:
+    """The confirmed tasks of one comparison; none if goal `no-regression` passes them at its own level."""
+    is_confirmed = confirmed_regressions(comparisons, rules.harm_alpha)[0]
+    is_passed = rules.drop_alpha > 0 and outcome.status_codes.get(REGRESSIONS, [PASS])[0] != FAIL
+    return np.asarray(is_confirmed & (not is_passed))
+
+
+def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) -> str:
     comparisons, (old, new) = pairs.comparisons, pairs.sides
     if metric == MAX_STEPS:
         return f"{int((old.max_steps > 0).sum())} → {int((new.max_steps > 0).sum())} tasks"
     if metric == AGENT_ERRORS:
         return format_agent_errors(pairs)
     if metric == INVARIANTS:
-        return _format_breaches(comparisons, finding)
+        return _format_breaches(comparisons, outcome.findings[metric])
     if metric in comparisons.check_ids:
         return format_check_counts(pairs, metric)
     if metric == REGRESSIONS:
         detail = f"{int(comparisons.is_broken.sum())} broken, {int(comparisons.is_fixed.sum())} fixed"
-        if confirmed_count := int(confirmed_regressions(comparisons, rules.harm_alpha).sum()):
+        if confirmed_count := int(_confirmed_tasks(comparisons, outcome, rules).sum()):
             detail += f"; {confirmed_count} confirmed"
         if pairs.fresh_p is not None:
             detail += f"; {int((~np.isnan(pairs.fresh_p)).sum())} tried again"

@@ -62,7 +62,8 @@ class Rules:
             of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over
             their kinds) and for the project's own checks (among themselves).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
-        recorded_drop_alpha: The same if no broken task could be confirmed.
+            If no broken task had fresh trials, also that of the broken tasks, adjusted over the tasks alone.
+        recorded_drop_alpha: The same of the reward if no broken task could be confirmed.
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
             leaves its check undecided. The project's own checks are adjusted among themselves in guards too.
         blocks_on_suspected: Whether a suspected task prevents a promotion.
@@ -156,6 +157,8 @@ def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floa
         )
         if name == REWARD:
             has_failed |= finding.harm_p <= rules.failing_drop_alpha(comparisons)
+        if name == REGRESSIONS and comparisons.fresh_p is None:
+            has_failed |= finding.harm_p <= rules.drop_alpha
         code = np.where(has_failed, FAIL, np.where(is_shown, PASS, UNDECIDED))
         # With one trial per task (estimand `suite`), the noise of trials is unknown, so nothing is shown.
         is_undecidable = comparisons.measured_on_both.any(axis=1) & (name == REWARD)

@@ -83,8 +83,10 @@ def read_completion(record: Any, seconds: float) -> Completion:
     tool is not found. Content that is not text is dropped.
 
     Raises:
-        ValueError: the JSON contains no message.
+        ValueError: the JSON contains an error, or no message.
     """
+    if _value_at(record, "error"):
+        raise ValueError("the answer contains an error")
     choice = _value_at(record, "choices", 0)
     message = _value_at(choice, "message")
     if not isinstance(message, dict):

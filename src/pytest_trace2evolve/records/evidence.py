@@ -341,6 +341,11 @@ class Evidence(Record):
             if key in seen:
                 raise ValueError(f"two simulations of task {key[0]!r}, trial {key[1]}")
             seen.add(key)
+        ids = [simulation.id for simulation in self.simulations]
+        if len(set(ids)) < len(ids):
+            raise ValueError(
+                f"two simulations have the id {next(name for name in ids if ids.count(name) > 1)!r}"
+            )
         return self
 
 

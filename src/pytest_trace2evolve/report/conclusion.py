@@ -236,22 +236,31 @@ def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[st
         return verdict.reason, f"run all of {split} on both sides"
     if is_guard(verdict):
         return verdict.reason, f"run more trials or tasks of {split}, or revise {candidate}"
+    n_lost = verdict.baseline.missing + verdict.candidate.missing
+    tasks_remedy = "run the same tasks on both sides"
+    if any(" content " in line for line in verdict.left_out):
+        tasks_remedy = (
+            "measure both sides on the same content of the tasks; the report names those that differ"
+        )
     if verdict.candidate.reward is None:
-        return verdict.reason, loss_remedy
+        return verdict.reason, loss_remedy if n_lost else tasks_remedy
     undecided_checks = _checks_with(verdict, CheckStatus.UNDECIDED)
+    coverage = [check for check in undecided_checks if check.id in COVERAGE_CHECKS]
+    # With too few results, more trials of an open claim would not help first.
+    is_incomplete = any(check.id in ("compared", "measured") for check in coverage)
     if failing := [check for check in undecided_checks if check.id == "all_agent_errors"]:
         return failing[0].detail, "correct the agent, and rerun"
     if resultless := [check for check in undecided_checks if has_no_result(check)]:
         return "; ".join(map(_check_text, resultless)), "correct the check, and rerun"
     claim = next((check for check in undecided_checks if check.id.startswith("reward")), None)
-    if claim is not None:
+    if claim is not None and not is_incomplete:
         needed = next((item for item in verdict.settling if item.check == claim.id), None)
         return _open_claim_reason(claim, needed), _next_step(verdict, needed, candidate)
-    if coverage := [check for check in undecided_checks if check.id in COVERAGE_CHECKS]:
-        n_lost = verdict.baseline.missing + verdict.candidate.missing
+    if coverage:
         parts = [f"{format_count(n_lost, 'simulation')} lost"] if n_lost else []
         parts += [f"{check.id.replace('_', ' ')} {check.detail}" for check in coverage]
-        return "; ".join(parts), loss_remedy if n_lost else "run the same tasks on both sides"
+        is_left_out = any(check.id == "compared" for check in coverage)
+        return "; ".join(parts), tasks_remedy if is_left_out or not n_lost else loss_remedy
     reason = "; ".join(map(_check_text, undecided_checks)) or verdict.reason
     return reason, f"run more trials of each task, or revise {candidate}"
 

@@ -16,6 +16,7 @@ from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import (
     OWN_BLOCK_KEY,
     ResultsFile,
+    check_copies,
     combine_results,
     decode_results,
     read_results,
@@ -190,6 +191,7 @@ def rescore_files(
     """Read all files, so that bad input is reported at once, then score them one by one."""
     scored_files = []
     for file in [read_results(path) for path in expand_run_folders(paths)]:
+        check_copies([file])
         scored_simulations = rescore(file, worlds, provider, judge, trace_checks)
         records = [simulation.record for simulation in scored_simulations]
         notes = tuple(_score_notes(records))
@@ -283,6 +285,7 @@ def load_evidence(
     notes: list[str] = []
     for group in groups.values():
         simulations, renumbering_notes = combine_results(group)
+        check_copies(group)
         notes += renumbering_notes
         origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
         checks = trace_checks.recorded_origins if origin.is_conversational else None
@@ -370,6 +373,7 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     runs_by_mode = {}
     for mode, files in groups.items():
         simulations, notes = combine_results(files)
+        check_copies(files)
         combined_provenance(files)  # raises if the files are not of one side
         tasks_by_id = {
             simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
