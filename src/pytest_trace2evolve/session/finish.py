@@ -188,14 +188,15 @@ def _record_verdicts(
             if verdict.decision is not None and plan.project.splits[split].role in DECIDING_ROLES:
                 claim = claim_of(plan, run, split, draws, verdict.label)
                 ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
-    except OSError:
+        if whole_verdicts:
+            append_lines(
+                plan.project.scoreboard,
+                [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
+            )
+    except BaseException:
+        ledger.retract(plan.run_id)
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
-    if whole_verdicts:
-        append_lines(
-            plan.project.scoreboard,
-            [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
-        )
 
 
 def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
