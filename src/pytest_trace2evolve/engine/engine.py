@@ -273,9 +273,10 @@ class Engine:
             return simulation
         self._declare(job)
         with _as_storage_error(self._folder):
-            if isinstance(location.store, DrawStore):
-                simulation = simulation.mark_lost(location.store.count_attempts(location.key, journal))
-            location.store.put(location.key, simulation)
+            store = location.store
+            if isinstance(store, DrawStore) and (lost := store.count_attempts(location.key, journal)):
+                simulation = simulation.mark(lost=lost)
+            store.put(location.key, simulation)
         return simulation
 
     def _note_loss(self, location: StorageLocation) -> None:

@@ -113,22 +113,14 @@ class Simulation(Tau2Record):
 
     @property
     def losses(self) -> int:
-        """The number of runs that lost the simulation before it was made; 0 if it is not recorded."""
+        """The number of earlier runs that lost the simulation (`lost`); 0 if none is recorded."""
         info = getattr(self, "info", None)
         value = info.get("lost") if isinstance(info, dict) else None
         return value if type(value) is int and value > 0 else 0
 
-    def mark_redrawn(self, why: str) -> "Simulation":
-        """Return a copy that is marked as redrawn: some of its answers are not from its first draw."""
-        return self._mark("redrawn", why)
-
-    def mark_lost(self, runs: int) -> "Simulation":
-        """Return a copy that records how many runs lost the simulation before it was made."""
-        return self._mark("lost", runs) if runs else self
-
-    def _mark(self, name: str, value: object) -> "Simulation":
-        info = getattr(self, "info", None) or {}
-        return self.model_copy(update={"info": {**info, name: value}})
+    def mark(self, **facts: str | int) -> "Simulation":
+        """Return a copy with further facts: `redrawn` and `lost`, which the properties above explain."""
+        return self.model_copy(update={"info": {**(getattr(self, "info", None) or {}), **facts}})
 
     def _recorded_text(self, name: str) -> str:
         info = getattr(self, "info", None)

@@ -1,6 +1,5 @@
 """Gives runs and commands access to a project's ledger: labels, test numbers, entries and histories."""
 
-import contextlib
 import getpass
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,11 +189,6 @@ class ProjectLedger:
                 draw=claim.draw_id or None,
             )
         )
-
-    def retract(self, run: str) -> None:
-        """Remove the evaluations of a run whose verdict could not be stored; see `Ledger.retract`."""
-        with contextlib.suppress(OSError):
-            self._ledger.retract(run)
 
     def record_baseline_save(
         self, suite: str, name: str, evidence: Evidence, replaces: str | None

@@ -1,7 +1,7 @@
 """Collects the evidence of a run's suites, and judges it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
@@ -9,7 +9,7 @@ from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.losses import without_second_tosses
-from pytest_trace2evolve.gate.pairs import Pairs, left_out_lines, pair
+from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
@@ -241,13 +241,15 @@ def _judge_splits(
         spending = (
             ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
         )
-        pairs, bounded_pairs = (
-            _pairs_of(plan, run, *sides).with_left_out(reasons)
-            for sides in (
-                (comparable_records, candidate_records),
-                without_second_tosses(comparable_records, candidate_records),
-            )
-        )
+        sides = comparable_records, candidate_records
+        all_pairs = [
+            pair(*records).with_left_out(reasons).with_ungated_checks(plan.trace_checks.ungated)
+            for records in (sides, without_second_tosses(*sides))
+        ]
+        if planned_suite.name in plan.baseline_sides:
+            fresh = {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
+            all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
+        pairs, bounded_pairs = all_pairs
         verdict = decide(
             pairs,
             policy,
@@ -269,15 +271,6 @@ def _judge_splits(
         verdict = combine_with_ledger(verdict, spending, evidence_label.reason)
         is_sealed = plan.project.splits[split].role is Role.GATE
         yield withhold_promotion(verdict) if is_sealed and ledger.problems else verdict
-
-
-def _pairs_of(
-    plan: Plan, run: SuiteRun, baseline: Sequence[SimulationEvidence], candidate: Sequence[SimulationEvidence]
-) -> Pairs:
-    pairs = pair(baseline, candidate).with_ungated_checks(plan.trace_checks.ungated)
-    if run.planned_suite.name not in plan.baseline_sides:
-        return pairs
-    return pairs.with_fresh_results({task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()})
 
 
 def _label_evidence(
