@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
 
 @contextlib.contextmanager
-def failing_disk(step: int) -> Iterator[None]:
-    """Let the given call fail, counted over flushes of files, links and renames; 0 lets none fail."""
+def failing_disk(step: int) -> Iterator[Callable[[], int]]:
+    """Let the given call fail, counted over flushes of files, links and renames; 0 lets none fail.
+
+    Yields a function that returns the number of calls so far.
+    """
     calls = 0
 
     def counted(real: object) -> object:
@@ -28,4 +31,4 @@ def failing_disk(step: int) -> Iterator[None]:
         mock.patch.object(os, "link", counted(os.link)),
         mock.patch.object(Path, "replace", counted(Path.replace)),
     ):
-        yield
+        yield lambda: calls

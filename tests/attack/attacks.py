@@ -149,6 +149,26 @@ def losses(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequ
     return target.session(candidate, *goal).promoted
 
 
+def tosses(target: Target, rng: random.Random) -> bool:
+    """The endpoint breaks on conversations that are about to fail, which the next session tosses again."""
+    for _ in range(3):
+        target.coin.unseen = rng.randint(2, 4)
+        arguments = rng.choice(((OFF,), (), ("--t2e-goal=no-regression",), HOLD))
+        outcome = target.session("v1", *arguments)
+        target.coin.unseen = 0
+        if outcome.promoted and not arguments:
+            return True
+    return target.session("v1").promoted
+
+
+def goals(target: Target, rng: random.Random) -> bool:
+    """Looks at new draws under other goals and policies, and claims at the end."""
+    for _ in range(5):
+        goal = rng.choice((("--t2e-goal=no-regression",), HOLD, ("--t2e-gate=strict", "--t2e-goal=hold")))
+        target.session("v1", "--t2e-fresh", *goal)
+    return target.session("v1", "--t2e-fresh").promoted
+
+
 def remeasure(target: Target, rng: random.Random) -> bool:
     """Draws the baseline's successes again until it looks bad."""
     update = (OFF, "--t2e-save-baseline=v0", "--t2e-baseline-mode=update")
@@ -359,6 +379,8 @@ ATTACKS = {
     "lost-files": Attack("files of failures deleted below .trace2evolve", lost_files),
     "kills": Attack("killed before a failure is stored", kills),
     "losses": Attack("failures lost to the endpoint's faults", losses),
+    "tosses": Attack("failures lost before they are seen, and tossed again", tosses, rate=0.5),
+    "goals": Attack("new draws under other goals and policies first", goals, rate=0.5),
     "hold-fresh": Attack("goal hold: drawn again", held(fresh), 0.9, WORSE, is_hold=True),
     "hold-files": Attack("goal hold: files deleted", held(lost_files), 0.9, WORSE, is_hold=True),
     "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE, is_hold=True),

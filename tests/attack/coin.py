@@ -30,6 +30,9 @@ class Coin(FaultPlan):
         rates: Other chances, by a text that the prompt of those candidates holds.
         session: The number of the session.
         on_failure: The fault that ends a conversation that has shown that it fails; None lets it fail.
+        unseen: The number of failing conversations of a session that end in a fault before their first
+            answer, so that the next session tosses them again.
+        broken: Those conversations of this session.
         decided: The outcomes of this session's conversations.
         shown: Those of them that have shown that they fail.
     """
@@ -39,6 +42,8 @@ class Coin(FaultPlan):
     rate: float = 0.2
     session: int = 0
     on_failure: Fault | None = None
+    unseen: int = 0
+    broken: set[str] = field(default_factory=set)
     decided: dict[str, bool] = field(default_factory=dict)
     shown: set[str] = field(default_factory=set)
 
@@ -48,7 +53,7 @@ class Coin(FaultPlan):
     def next_session(self) -> None:
         """Toss anew from now on."""
         self.session += 1
-        self.decided, self.shown = {}, set()
+        self.decided, self.shown, self.broken = {}, set(), set()
 
     def outcome(self, record: Mapping[str, Any]) -> bool | None:
         """Whether a request's conversation succeeds; None if the guest is asked before the agent answered."""
@@ -68,7 +73,13 @@ class Coin(FaultPlan):
         return self.decided.setdefault(named, tossed < rate)
 
     def misbehaviour(self, record: Mapping[str, Any]) -> Misbehaviour | None:
-        """What the endpoint does to a request. No first answer fails: it could as well be a better one."""
+        """What the endpoint does to a request. A first answer fails only if `unseen` says so."""
+        system, opening, answers = spoken(record)
+        if self.unseen and opening and not answers and not is_guests(system) and not self.outcome(record):
+            named = json.dumps([opening, record.get("seed")])
+            if named in self.broken or len(self.broken) < self.unseen:
+                self.broken.add(named)
+                return Misbehaviour(Fault.SERVER_ERROR)
         if self.on_failure is None or not spoken(record)[2] or self.outcome(record) is not False:
             return None
         return Misbehaviour(self.on_failure)

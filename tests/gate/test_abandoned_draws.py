@@ -15,7 +15,14 @@ from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, DatedEntry, Draw, DrawOrigin
+from pytest_trace2evolve.records.ledger import (
+    BaselineSave,
+    ContentVersion,
+    DatedEntry,
+    Draw,
+    DrawOrigin,
+    Evaluation,
+)
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import combine_with_ledger
@@ -97,6 +104,68 @@ def test_a_recorded_draw_could_have_been_any(whole: bool) -> None:
         "one of three was recorded"
     )
     assert spending_of(entries, claim("f")).abandoned_draws == ()
+
+
+OTHERS = [
+    {"goal": Goal.NO_REGRESSION},
+    {"goal": Goal.HOLD},
+    {"goal": Goal.HOLD, "policy": "strict"},
+    {"goal": Goal.IMPROVE, "policy": "strict", "alpha": None},
+    {"goal": Goal.IMPROVE, "label": Label.DEVELOPMENT},
+]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(OTHERS), st.sampled_from(Decision), st.sampled_from(DrawOrigin)),
+        max_size=6,
+    )
+)
+def test_a_draw_that_another_goal_or_policy_judged_counts(
+    looks: list[tuple[dict[str, Any], Decision, DrawOrigin]],
+) -> None:
+    """In all orders, and whatever was decided: each look at a further draw is an analysis of the test."""
+    entries: list[DatedEntry] = []
+    for place, (further, decision, made) in enumerate(looks):
+        draw = drawn(2 * place, f"{place}", made=made)
+        entries += [draw, judged(at(2 * place + 1), decision=decision, draw=draw.draw, **further)]
+    look = spending_of([*entries, drawn(99, "f")], claim())
+    assert (look.number, look.analysis, look.repeated_verdict) == (1, 1 + len(looks), None)
+    assert len(look.abandoned_draws) == len(looks)
+    on_the_same_draw = [
+        entry.model_copy(update={"draw": "f" * 32}) if isinstance(entry, Evaluation) else entry
+        for entry in entries
+        if isinstance(entry, Evaluation)
+    ]
+    assert spending_of([drawn(0, "f"), *on_the_same_draw], claim()).analysis == 1, "there was no choice"
+
+
+def test_a_claim_of_another_policy_is_another_test_and_counts_once() -> None:
+    entries = [drawn(0, "a"), judged(at(1), policy="mine", draw="a" * 32), drawn(2, "f")]
+    look = spending_of(entries, claim())
+    assert (look.number, look.analysis) == (2, 1)
+    held = spending_of(entries, claim(**HOLDS))
+    assert len(held.abandoned_draws) == 1, "the figures were seen"
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=6), st.booleans())
+def test_each_number_of_trials_of_a_draw_is_a_look(numbers: list[int], gated: bool) -> None:
+    """Whoever looks after each trial, and claims when it looks best, has made as many tests."""
+    entries = [
+        drawn(place, "f", made=KEPT, trials=trials, gated=gated, whole=False, run=f"run {place}")
+        for place, trials in enumerate(numbers)
+    ]
+    others = set(numbers) - {4}
+    look = spending_of([*entries, drawn(50, "f", made=KEPT, trials=4)], claim())
+    assert look.analysis == 1 + len(others)
+    claimed = [
+        judged(at(60 + place), trials=trials, draw="f" * 32, decision=Decision.INCONCLUSIVE, analysis=1)
+        for place, trials in enumerate(sorted(others)[:1])
+        if trials < 4
+    ]
+    assert spending_of([*entries, *claimed], claim()).analysis == 1 + len(others)
+    old = [drawn(0, "f", made=KEPT), drawn(1, "f", made=KEPT, trials=4)]
+    assert spending_of(old, claim()).analysis == 1, "an older version recorded no number"
 
 
 def test_a_judged_draw_is_not_abandoned_and_the_next_analysis_follows_it() -> None:
@@ -190,7 +259,9 @@ def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
     look = spending_of(entries, claim(**MEASURED, baseline_run="run c"))
     assert (look.number, look.analysis, look.abandoned_draws) == (1, 2, ())
     held = spending_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
-    assert [draw.run for draw in held.abandoned_draws] == ["run a"], "no claim to be not worse used it"
+    assert [draw.run for draw in held.abandoned_draws] == ["run a", "run b"], (
+        "no claim to be not worse used the baseline, and the other claim showed the figures of the draw"
+    )
 
 
 def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:

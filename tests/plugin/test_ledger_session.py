@@ -537,7 +537,7 @@ def test_a_baseline_that_was_measured_again_before_a_test_is_one_more_draw(proje
     project.baseline("v0")
     grown(project, 1)
     project.run("--candidate=v1", "--t2e-gate=calibrated").stdout.fnmatch_lines(
-        ["*1 other draw of this split could have been judged instead and was not, so the level is lower: *"]
+        ["*1 other draw of this split could have been chosen instead, so the level is lower: *"]
     )
     (entry,) = evaluations(project)
     assert (entry.look, entry.analysis) == (1, 2)

@@ -229,6 +229,24 @@ def test_a_change_outside_the_code_is_measured_and_more_trials_continue_a_test(
     assert "DISCARD" in done.text, done.text
 
 
+def test_runs_of_other_goals_and_policies_are_looks(project: Project, server: ChatServer) -> None:
+    project.write("suites/hotel.toml", 'estimand = "suite"\n[splits]\nheldout = { tasks = "tasks.yaml" }\n')
+    assert project.sessions.run(project.root, "trace2evolve", "lock").status == 0
+    project.candidate("v1", "parent: v0", text="Be quick.")
+    project.run(server, "v0", OFF, "--t2e-trials=2", "--t2e-save-baseline=v0")
+    for arguments in (
+        ("no-regression",),
+        ("hold",),
+        ("no-regression", "--t2e-gate=strict"),
+        ("no-regression",),
+    ):
+        done = project.run(server, "v1", "--t2e-trials=2", f"--t2e-goal={arguments[0]}", *arguments[1:])
+        assert "level is lower" not in done.text or arguments[0] == "hold", done.text
+    done = project.run(server, "v1", "--t2e-trials=2")
+    assert "(test 1, analysis 5, level 0.0001;" in done.text, done.text
+    assert "4 other draws of this split could have been chosen instead, so the level is lower:" in done.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_is_reported(
     project: Project, server: ChatServer, number: signal.Signals

@@ -171,7 +171,7 @@ def test_a_deleted_store_is_a_draw_that_counts(compared: DeskProject, server: Ch
     (judged,) = entries(compared)[1]
     assert (judged.look, judged.analysis) == (1, 2)
     result.stdout.fnmatch_lines(
-        [f"*1 other draw of this split could have been judged instead and was not, so *: {first} (20*); *"]
+        [f"*1 other draw of this split could have been chosen instead, so *: {first} (20*); *"]
     )
 
 
@@ -252,7 +252,7 @@ def test_a_fresh_draw_whose_answers_are_cached_counts(
     for _ in range(2):
         v3(compared, server, "--t2e-gate=off", "--t2e-fresh", "--t2e-cache", "-k", "close")
     v3(compared, server, "--t2e-gate=calibrated", "--t2e-cache").stdout.fnmatch_lines(
-        ["*2 other draws of this split could have been judged instead and were not, *"]
+        ["*2 other draws of this split could have been chosen instead, *"]
     )
     draws, _ = entries(compared)
     assert [one.made for one in draws if one.candidate.id == "v3"] == [DrawOrigin.CACHED] * 2 + [

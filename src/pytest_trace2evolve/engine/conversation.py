@@ -148,7 +148,7 @@ async def _simulate(
     finally:
         if isinstance(agent, OwnAgent):
             await agent.close()
-    return simulation.mark_redrawn(REDRAWN_NOTE) if journal is not None and journal.is_redrawn else simulation
+    return simulation.mark(redrawn=REDRAWN_NOTE) if journal is not None and journal.is_redrawn else simulation
 
 
 def _escaped_exception_error(assignment: Assignment, error: BaseException) -> InfrastructureError:

@@ -211,8 +211,7 @@ class Engine:
                 self.account.raise_if_stopped()
                 raise
             # In a thread, because a flush to the disk would block every other conversation.
-            await asyncio.to_thread(self._store_simulation, job, location, simulation)
-        return simulation
+            return await asyncio.to_thread(self._store_simulation, job, location, simulation, journal)
 
     async def _begin_journal(self, location: StorageLocation) -> Journal | None:
         while True:
@@ -265,13 +264,20 @@ class Engine:
         if not job.is_baseline:
             job.declare()
 
-    def _store_simulation(self, job: Job, location: StorageLocation, simulation: Simulation) -> None:
+    def _store_simulation(
+        self, job: Job, location: StorageLocation, simulation: Simulation, journal: Journal
+    ) -> Simulation:
+        """Store a simulation, and return it with the number of runs that lost it before."""
         if _is_lost(simulation):
             self._note_loss(location)
-            return
+            return simulation
         self._declare(job)
         with _as_storage_error(self._folder):
-            location.store.put(location.key, simulation)
+            store = location.store
+            if isinstance(store, DrawStore) and (lost := store.count_attempts(location.key, journal)):
+                simulation = simulation.mark(lost=lost)
+            store.put(location.key, simulation)
+        return simulation
 
     def _note_loss(self, location: StorageLocation) -> None:
         if isinstance(location.store, DrawStore):

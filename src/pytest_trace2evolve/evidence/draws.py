@@ -173,7 +173,7 @@ class DrawStore(SimulationStore):
             return None
         path = journal_path(self.folder, key)
         try:
-            journal = Journal(path, key, must_exist=key in self._account.begun_keys, remedy=self._remedy)
+            journal = Journal(path, key, must_exist=key in self._account.begun_runs, remedy=self._remedy)
         except FileNotFoundError:
             if self._recorded_digest(key) is None:
                 raise self._deletion_error(path) from None
@@ -185,9 +185,10 @@ class DrawStore(SimulationStore):
                     return None
                 if not journal.is_linked:
                     raise self._deletion_error(path)
-                if key not in self._account.begun_keys:
-                    if not journal.is_empty:
-                        raise self._addition_error(path)
+                if key not in self._account.begun_runs and not journal.is_empty:
+                    raise self._addition_error(path)
+                begun_runs = self._account.begun_runs.get(key, ())
+                if not begun_runs or (self._run not in begun_runs and not journal.holds_agent_answers):
                     self._account.append({"begun": key, "run": self._run}, durable=False)
         except BaseException:
             journal.close()
@@ -231,6 +232,18 @@ class DrawStore(SimulationStore):
         self._read_account()
         return len(self._account.losing_runs.get(key, ()))
 
+    def count_attempts(self, key: str, journal: Journal) -> int:
+        """The number of earlier attempts whose answers may differ from the simulation that was made now.
+
+        These are the runs that lost it, and, for an agent whose answers are not journaled, killed runs. A run
+        that finished no simulation at all does not count, because it cannot have chosen what to lose.
+        """
+        self._read_account()
+        runs = set(self._account.losing_runs.get(key, ()))
+        if not journal.holds_agent_answers:
+            runs |= self._account.begun_runs.get(key, set()) - {self._run}
+        return len(runs & self._account.making_runs)
+
     def end(self) -> None:
         """End the draw, so that a run that has not used it yet begins a new one."""
         with self._lock_account():
@@ -243,7 +256,7 @@ class DrawStore(SimulationStore):
         except ResultsError as error:
             yield str(error)
             return
-        for key in sorted(self._account.file_digests.keys() | self._account.begun_keys):
+        for key in sorted(self._account.file_digests.keys() | self._account.begun_runs.keys()):
             try:
                 if key in self._account.file_digests:
                     self.get(key)
@@ -328,9 +341,10 @@ class _Account:
 
     Attributes:
         draw: The id of the draw; empty until the first line is read.
-        begun_keys: Keys of simulations that were begun.
+        begun_runs: The runs that began a simulation without an earlier answer of its agent, by key.
         file_digests: Digests of the files of stored simulations, by key.
         losing_runs: The runs that lost a simulation, by key.
+        making_runs: The runs that made a simulation.
         runs: The runs that began, made, lost or ended anything.
         is_ended: Whether the draw has ended.
         chain: The digest of all lines read.
@@ -340,9 +354,10 @@ class _Account:
     def __init__(self, path: Path, identity: tuple[str, str, str]) -> None:
         self.path = path
         self.draw = ""
-        self.begun_keys: set[str] = set()
+        self.begun_runs: dict[str, set[str]] = {}
         self.file_digests: dict[str, str] = {}
         self.losing_runs: dict[str, set[str]] = {}
+        self.making_runs: set[str] = set()
         self.runs: set[str] = set()
         self.is_ended = False
         self.chain = ""
@@ -418,8 +433,9 @@ class _Account:
             self.draw = str(entry["draw"])
         elif "made" in entry:
             self.file_digests.setdefault(entry["made"], entry["digest"])
+            self.making_runs.add(entry["run"])
         elif "begun" in entry:
-            self.begun_keys.add(entry["begun"])
+            self.begun_runs.setdefault(entry["begun"], set()).add(entry["run"])
         elif "lost" in entry:
             self.losing_runs.setdefault(entry["lost"], set()).add(entry["run"])
         elif "ended" in entry:

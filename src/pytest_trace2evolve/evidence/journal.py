@@ -86,6 +86,10 @@ class Journal:
         return not self._entries and not self.is_redrawn
 
     @property
+    def holds_agent_answers(self) -> bool:
+        return any(entry.answer is None or entry.answer.side == "agent" for entry in self._entries)
+
+    @property
     def is_linked(self) -> bool:
         try:
             return os.path.samestat(os.fstat(self._handle), self.path.stat())

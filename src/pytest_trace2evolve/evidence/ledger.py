@@ -123,6 +123,16 @@ class Ledger:
             if not any(is_same(entry) for entry in self.read().entries.values()):
                 self._write(make)
 
+    def retract(self, run: str) -> None:
+        """Remove the evaluations of a run whose verdict is not shown, unless other entries name them."""
+        with folder_lock(self.folder, ignore_unsupported=True):
+            entries = self.read().entries.values()
+            names = {entry.name for entry in entries if isinstance(entry, Evaluation) and entry.run == run}
+            others = (entry for entry in entries if entry.name not in names)
+            if names.isdisjoint(parent for entry in others for parent in entry.parents):
+                for name in names:
+                    (self.folder / f"{name}.json").unlink(missing_ok=True)
+
     def _entry_names(self) -> set[str]:
         try:
             files = os.listdir(self.folder)  # noqa: PTH208 - a glob takes an unreadable folder for an empty one

@@ -3,8 +3,9 @@
 Evidence is clean if no candidate of the lineage was frozen after a sealed trace was accessed.
 
 Each claim of an improvement is a numbered test of its split, and each run with more trials is a further
-analysis of that test; `alpha_spending` gives their levels. A draw without a verdict that
-could have been judged instead is a further chance to be wrong, so it counts as an analysis.
+analysis of that test; `alpha_spending` gives their levels. A draw that could have been judged instead, or
+that showed its figures under a different goal or policy, is a further chance to be wrong, so it counts as an
+analysis.
 Every other candidate or agent that was drawn without a claim could have been chosen instead, so it counts as
 a test.
 """
@@ -168,7 +169,7 @@ class AlphaSpending:
         continued_verdict: The recorded inconclusive verdict whose test this run continues with more trials.
         trials: The largest number of trials per task of this claim, including earlier runs. A run with more
             trials continues the test.
-        abandoned_draws: The draws without a verdict that could have been judged instead of the claim's own.
+        abandoned_draws: The other draws and numbers of trials that could have been judged instead.
     """
 
     number: int | None
@@ -276,11 +277,12 @@ class _SplitHistory:
         return AlphaSpending(None, None, worst_verdict, None, trials, self.abandoned_draws(own_verdicts))
 
     def abandoned_draws(self, own_verdicts: Collection[Evaluation]) -> tuple[Draw, ...]:
-        """The draws without a verdict that could have been judged instead of the claim's own, oldest first.
+        """The draws that could have been judged instead of the claim's own, oldest first.
 
         For the candidate, the first draw of each store counts (deleted since, or on a different machine), and
-        so does each whole draw of a gated run that ended without a verdict. If a recorded draw is judged,
-        every draw counts, since each could have been recorded and judged.
+        so does each whole draw of a gated run that no test has judged, whatever its goal and policy. A draw
+        counts again for each further number of trials, since the number could be chosen by its results. If a
+        recorded draw is judged, every draw counts, since each could have been recorded and judged.
 
         For the baseline of a model, all whole draws except one count, without the draws that were judged when
         the baseline was a candidate. For the baseline of a project's own agent, all saved baselines that no
@@ -291,15 +293,22 @@ class _SplitHistory:
         """
         claim = self.claim
         first_draws: dict[str, Draw] = {}
+        first_looks: dict[tuple[str, int | None], Draw] = {}
         for draw in sorted(self.draws, key=_age_key):
             first_draws.setdefault(draw.draw, draw)
-        judged_ids = {claim.draw_id, *(entry.draw for entry in own_verdicts)}
+            first_looks.setdefault((draw.draw, draw.trials), draw)
+        tests = self.clean_claims if claim.is_numbered else []
+        judged = {claim.draw_id: {max(claim.trials, claim.max_trials)}}
+        for entry in [*own_verdicts, *(test for test in tests if test.has_verdict and test.alpha)]:
+            judged.setdefault(entry.draw or "", set()).add(entry.trials)
+        judged_runs = {entry.run for entry in own_verdicts}
         own_draws = [
             draw
-            for draw in first_draws.values()
+            for draw in first_looks.values()
             if _agent_key(draw) == (claim.candidate, claim.agent)
-            and draw.draw not in judged_ids
-            and self._could_be_judged(draw)
+            and (draw.draw not in judged or draw.trials not in {None, *judged[draw.draw]})
+            and draw.run not in judged_runs
+            and self._could_be_judged(draw, self.judged_draw_ids if claim.goal is Goal.NO_REGRESSION else ())
         ]
         if claim.is_recorded_run and claim.draw_id not in first_draws:
             own_draws = own_draws[:-1]  # one of these draws is the recorded draw
@@ -336,12 +345,12 @@ class _SplitHistory:
             return entry.baseline.digest == claim.evidence
         return entry.baseline_identity == claim.baseline
 
-    def _could_be_judged(self, draw: Draw) -> bool:
+    def _could_be_judged(self, draw: Draw, judged_ids: Collection[str | None]) -> bool:
         if draw.made in (DrawOrigin.KEPT, DrawOrigin.CACHED, DrawOrigin.PLAYED) or self.claim.is_recorded_run:
             return True
         # A narrowed run that was interrupted can be resumed as a whole run.
         is_complete = draw.whole or draw.made is DrawOrigin.RESUMABLE
-        return draw.gated and is_complete and draw.draw not in self.judged_draw_ids
+        return draw.gated and is_complete and draw.draw not in judged_ids
 
     def _runs_with_unused_baseline(self, own_verdicts: Collection[Evaluation]) -> set[str]:
         """The runs that saved a baseline of the suite that no test used.
@@ -401,7 +410,7 @@ class _SplitHistory:
         drawn_agents = {
             _agent_key(draw)
             for draw in (*self.draws, *other_split_draws)
-            if self._could_be_judged(draw)
+            if self._could_be_judged(draw, self.judged_draw_ids)
             or (draw.whole and draw.run in saving_runs)
             or (
                 draw.whole

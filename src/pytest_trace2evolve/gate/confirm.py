@@ -138,18 +138,27 @@ class FreshResult(NamedTuple):
 
 
 def fresh_result(fresh: FreshTrials) -> FreshResult:
-    """The p-value of a task's fresh trials, and its lowest value for any outcome of the lost trials."""
-    old, new = _split_into_steps(fresh.baseline), _split_into_steps(fresh.candidate)
-    passes_by_step = (
-        (
+    """The p-value of a task's fresh trials, and its lowest value for any outcome of the lost trials.
+
+    For the lowest value, a trial that was measured only after it had been lost counts as lost.
+    """
+    results = []
+    for passes_if_lost in (0, 1):
+        old, new = (
+            _split_into_steps(
+                trial.model_copy(update={"reward": None}) if trial.lost and passes_if_lost else trial
+                for trial in side
+            )
+            for side in (fresh.baseline, fresh.candidate)
+        )
+        passes = (
             _step_passes(old[0], passes_if_lost),
             _step_passes(new[0], 1 - passes_if_lost),
             _step_passes(old[1], passes_if_lost),
             _step_passes(new[1], 1 - passes_if_lost),
         )
-        for passes_if_lost in (0, 1)
-    )
-    return FreshResult(*(float(fresh_p(*passes)) for passes in passes_by_step))
+        results.append(float(fresh_p(*passes)))
+    return FreshResult(*results)
 
 
 def passes_of_sides(
@@ -159,7 +168,7 @@ def passes_of_sides(
     return _count_passes(baseline, 0), _count_passes(candidate, 1)
 
 
-def _split_into_steps(simulations: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEvidence], ...]:
+def _split_into_steps(simulations: Iterable[SimulationEvidence]) -> tuple[list[SimulationEvidence], ...]:
     ordered_simulations = sorted(simulations, key=lambda simulation: simulation.trial)
     return ordered_simulations[:STEP_TRIALS], ordered_simulations[STEP_TRIALS:]
 

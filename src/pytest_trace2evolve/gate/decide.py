@@ -150,6 +150,7 @@ def decide(
     analysis: int | None = None,
     abandoned_count: int = 0,
     lost_tasks: Mapping[str, str] = MappingProxyType({}),
+    bounded_pairs: Pairs | None = None,
     stage_alpha: float | None = None,
     schedule: tuple[int, ...] = (),
 ) -> Verdict:
@@ -178,6 +179,8 @@ def decide(
             never the level of harm.
         lost_tasks: Tasks with a simulation that is lost repeatedly, mapped to the side. Such a loss may
             depend on the agent's behaviour, so nothing is promoted.
+        bounded_pairs: `pairs` with suspicious second tosses marked as lost (see `losses`); None without any.
+            A promotion must also hold with these at their worst.
         stage_alpha: The significance level of this stage, if there are several stages with growing numbers of
             trials.
         schedule: The numbers of trials of all stages.
@@ -208,7 +211,7 @@ def decide(
     elif not partial_reason:
         results += [
             *_coverage_checks(pairs, expected_tasks),
-            *_missing_data_checks(pairs, policy, question, results),
+            *_missing_data_checks(pairs, bounded_pairs or pairs, policy, question, results),
         ]
         results += _repeated_loss_checks(pairs, lost_tasks)
         results += _agent_error_checks(pairs)
@@ -275,6 +278,16 @@ def has_too_few_measured(verdict: Verdict) -> bool:
     return verdict.candidate.reward is None or any(undecided_flags)
 
 
+def awaits_simulations(verdict: Verdict) -> bool:
+    """Whether simulations are missing, so that a rerun which measures them may decide otherwise."""
+    bounds = (check for check in verdict.checks if check.id in (_BEST_CASE, _WORST_CASE))
+    return (
+        has_too_few_measured(verdict)
+        or verdict.candidate.missing > 0
+        or any(check.status is CheckStatus.UNDECIDED for check in bounds)
+    )
+
+
 def _codes_of(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
     """The status codes of all checks of one comparison, or of the checks `ids`, shape (checks, 1)."""
     codes_by_id = {result.id: STATUSES.index(result.status) for result in results}
@@ -312,7 +325,11 @@ def _coverage_checks(pairs: Pairs, expected_tasks: int | None) -> list[CheckResu
 
 
 def _missing_data_checks(
-    pairs: Pairs, policy: Policy, question: Question, results_so_far: Sequence[CheckResult]
+    pairs: Pairs,
+    bounded_pairs: Pairs,
+    policy: Policy,
+    question: Question,
+    results_so_far: Sequence[CheckResult],
 ) -> list[CheckResult]:
     """The checks of missing data, which can withhold a promotion or a discard; none if nothing is missing."""
     totals = [(int(side.measured.sum()), int(side.trials.sum())) for side in pairs.sides]
@@ -323,18 +340,22 @@ def _missing_data_checks(
         and not np.array_equal(pairs.fresh_p, pairs.fresh_worst_p, equal_nan=True)
     )
     results, min_share = [], min(shares)
-    if min_share == 1.0 and not has_lost_fresh_trials:
+    bounded_count = sum(
+        int(side.measured.sum() - bounded.measured.sum())
+        for side, bounded in zip(pairs.sides, bounded_pairs.sides, strict=True)
+    )
+    if min_share == 1.0 and not has_lost_fresh_trials and not bounded_count:
         return []
     if min_share < 1.0:
         results.append(_share_result(_MEASURED, min_share, f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
 
-    def judge_filled(is_favourable: bool) -> tuple[CheckResult, ...]:
+    def judge_filled(sides: Pairs, is_favourable: bool) -> tuple[CheckResult, ...]:
         return policy.judge(
-            pairs.fill_missing(is_favourable=is_favourable), replace(question, is_filled=True)
+            sides.fill_missing(is_favourable=is_favourable), replace(question, is_filled=True)
         ).results
 
     if failed_ids := [result.id for result in results_so_far if result.status is CheckStatus.FAIL]:
-        best_results = judge_filled(is_favourable=True)
+        best_results = judge_filled(pairs, is_favourable=True)
         is_withheld = _is_discard_withheld(
             _codes_of(results_so_far, failed_ids), _codes_of(best_results, failed_ids)
         )[0]
@@ -349,13 +370,15 @@ def _missing_data_checks(
             else f"still fails: {', '.join(still_failing)}"
         )
         results.append(_check_result(_BEST_CASE, UNDECIDED if is_withheld else PASS, detail))
-    worst_results = judge_filled(is_favourable=False)
+    worst_results = judge_filled(bounded_pairs, is_favourable=False)
     undetermined_ids = [
         result.id for result in worst_results if result.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)
     ]
     detail = (
         f"would not pass: {', '.join(undetermined_ids)}" if undetermined_ids else "every check still passes"
     )
+    if bounded_count:
+        detail += f"; {bounded_count} measured only after they had been lost count at their worst"
     results.append(_check_result(_WORST_CASE, int(_worst_case_code(_codes_of(worst_results))[0]), detail))
     return results
 

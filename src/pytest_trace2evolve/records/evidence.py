@@ -78,6 +78,7 @@ class SimulationEvidence(RewardRecord):
             measured.
         models: The models that a project's own agent called; empty if it called none, or for evidence that
             does not record them.
+        lost: The number of runs that lost the simulation before it was measured.
     """
 
     id: str
@@ -95,6 +96,7 @@ class SimulationEvidence(RewardRecord):
     invariants: dict[Invariant, Count] | None = None
     checks: dict[str, CheckOutcome] = Field(default_factory=dict)
     models: tuple[str, ...] = ()
+    lost: Count = 0
 
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).

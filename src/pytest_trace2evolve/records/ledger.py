@@ -191,7 +191,7 @@ class Draw(DatedEntry):
     """Records that simulations of a candidate on a sealed split were made and could be seen.
 
     A draw is one set of simulations of one candidate and one agent. It is recorded before its first
-    simulation is stored or shown, once for every lock, whether or not a gate judges it.
+    simulation is stored or shown, once for every lock and number of trials, whether or not a gate judges it.
 
     Attributes:
         lock, candidate, agent: As in `Evaluation`.
@@ -199,6 +199,7 @@ class Draw(DatedEntry):
         run: The run that began the draw.
         gated: Whether the run that began the draw has a gate and a baseline.
         whole: Whether the run that began the draw selected all tasks of the split.
+        trials: The run's trials per task, up to its last stage; None in entries of older versions.
     """
 
     kind: Literal["draw"] = "draw"
@@ -212,6 +213,14 @@ class Draw(DatedEntry):
     gated: bool
     whole: bool
     run: NonEmptyText
+    trials: Count | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry's content as its file holds it; an older entry has no `trials` and keeps its name."""
+        content = super().to_json()
+        if self.trials is None:
+            del content["trials"]
+        return content
 
 
 class TracesEntry(DatedEntry):

@@ -111,10 +111,16 @@ class Simulation(Tau2Record):
         """The reason why some of its answers are not from its first draw; empty if all are."""
         return self._recorded_text("redrawn")
 
-    def mark_redrawn(self, why: str) -> "Simulation":
-        """Return a copy that is marked as redrawn: some of its answers are not from its first draw."""
-        info = getattr(self, "info", None) or {}
-        return self.model_copy(update={"info": {**info, "redrawn": why}})
+    @property
+    def losses(self) -> int:
+        """The number of earlier runs that lost the simulation (`lost`); 0 if none is recorded."""
+        info = getattr(self, "info", None)
+        value = info.get("lost") if isinstance(info, dict) else None
+        return value if type(value) is int and value > 0 else 0
+
+    def mark(self, **facts: str | int) -> "Simulation":
+        """Return a copy with further facts: `redrawn` and `lost`, which the properties above explain."""
+        return self.model_copy(update={"info": {**(getattr(self, "info", None) or {}), **facts}})
 
     def _recorded_text(self, name: str) -> str:
         info = getattr(self, "info", None)

@@ -253,6 +253,7 @@ def to_evidence(
         usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
         invariants=None if findings is None else count_breaches(findings),
         models=called_models(simulation.trace),
+        lost=simulation.losses,
         checks={name: result.outcome for name, result in (check_results or {}).items()},
     )
 

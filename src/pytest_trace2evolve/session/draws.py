@@ -223,13 +223,14 @@ class Draws:
                 (suite, task_id) in self._selected_tasks for task_id in planned_suite.lock.splits[split]
             ),
             "run": plan.run_id,
+            "trials": plan.stage.max_trials if plan.stage else planned_suite.trials,
         }
 
         def make_entry(root: str, parents: tuple[str, ...], at: datetime) -> Draw:
             return Draw(root=root, parents=parents, at=at, **fields)
 
         def is_same(entry: DatedEntry) -> bool:
-            key_fields = ("suite", "split", "lock", "draw")
+            key_fields = ("suite", "split", "lock", "draw", "trials")
             return isinstance(entry, Draw) and all(
                 getattr(entry, name) == fields[name] for name in key_fields
             )

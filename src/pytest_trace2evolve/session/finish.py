@@ -1,5 +1,6 @@
 """Writes the results of a run: evidence, headers, baselines, verdict, ledger entries and scoreboard lines."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_path
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
 from pytest_trace2evolve.evidence.saving import save_baseline
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append_lines
@@ -188,14 +190,16 @@ def _record_verdicts(
             if verdict.decision is not None and plan.project.splits[split].role in DECIDING_ROLES:
                 claim = claim_of(plan, run, split, draws, verdict.label)
                 ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
-    except OSError:
+        if whole_verdicts:
+            append_lines(
+                plan.project.scoreboard,
+                [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
+            )
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Ledger(plan.project.ledger_folder).retract(plan.run_id)
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
-    if whole_verdicts:
-        append_lines(
-            plan.project.scoreboard,
-            [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
-        )
 
 
 def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:

@@ -21,7 +21,7 @@ from pytest_trace2evolve.gate.claims import (
     label_of,
     spending_of,
 )
-from pytest_trace2evolve.gate.decide import has_too_few_measured
+from pytest_trace2evolve.gate.decide import awaits_simulations
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Role
@@ -155,9 +155,10 @@ class ProjectLedger:
         assert planned_suite.baseline is not None
         is_sealed = plan.project.splits[claim.split].role is Role.GATE
         repeated_verdict = self.spending(claim).repeated_verdict if is_sealed else None
-        is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and has_too_few_measured(verdict)
-        # A run that measured too little for a promotion is not a test, so a later whole run still can be
-        # one. A goal that claims nothing spends nothing.
+        is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and awaits_simulations(verdict)
+        # A run that lost simulations and decided nothing is not a test: the same draw with all simulations
+        # still can be one. If it can be promoted, the lost simulations at their worst changed nothing. A goal
+        # that claims nothing spends nothing.
         spends_alpha = not is_unmeasured and verdict.goal is not Goal.NO_REGRESSION
         return self._ledger.append(
             _entry_maker(

@@ -8,6 +8,7 @@ from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
+from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
@@ -20,7 +21,7 @@ from pytest_trace2evolve.records.evidence import (
     Settings,
     SimulationEvidence,
 )
-from pytest_trace2evolve.records.ledger import DrawOrigin, Evaluation
+from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
@@ -240,12 +241,15 @@ def _judge_splits(
         spending = (
             ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
         )
-        pairs = pair(comparable_records, candidate_records).with_left_out(reasons)
-        pairs = pairs.with_ungated_checks(plan.trace_checks.ungated)
+        sides = comparable_records, candidate_records
+        all_pairs = [
+            pair(*records).with_left_out(reasons).with_ungated_checks(plan.trace_checks.ungated)
+            for records in (sides, without_second_tosses(*sides))
+        ]
         if planned_suite.name in plan.baseline_sides:
-            pairs = pairs.with_fresh_results(
-                {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
-            )
+            fresh = {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
+            all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
+        pairs, bounded_pairs = all_pairs
         verdict = decide(
             pairs,
             policy,
@@ -260,6 +264,7 @@ def _judge_splits(
             analysis=spending.analysis if spending else None,
             abandoned_count=len(spending.abandoned_draws) if spending else 0,
             lost_tasks=_repeated_losses(run, split, draws),
+            bounded_pairs=bounded_pairs,
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
@@ -355,18 +360,22 @@ def withhold_promotion(verdict: Verdict) -> Verdict:
 def _abandoned_draws_text(spending: AlphaSpending, verdict: Verdict) -> str:
     """Describe the draws that could have been judged instead, their effect, and how to avoid them."""
     count = len(spending.abandoned_draws)
-    names = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in spending.abandoned_draws[:3])
+    names = ", ".join(map(_draw_name, spending.abandoned_draws[:3]))
     lowers_level = (
         verdict.alpha is not None
         and verdict.goal is not Goal.NO_REGRESSION
         and spending.repeated_verdict is None
     )
     return (
-        f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
-        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers_level else ''}: "
-        f"{names}{', …' if count > 3 else ''}; "
-        "keep .trace2evolve, finish started runs, and omit --t2e-fresh"
+        f"{count} other draw{'' if count == 1 else 's'} of this split could have been chosen instead"
+        f"{', so the level is lower' if lowers_level else ''}: {names}{', …' if count > 3 else ''}; keep "
+        ".trace2evolve, finish started runs, omit --t2e-fresh, and keep one goal, policy and number of trials"
     )
+
+
+def _draw_name(draw: Draw) -> str:
+    trials = f", {_count_text(draw.trials, 'trial')}" if draw.trials else ""
+    return f"{draw.run} ({draw.at:%Y-%m-%d}{trials})"
 
 
 def _dated_decision(entry: Evaluation) -> str:
