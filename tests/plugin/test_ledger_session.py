@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
-from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation
+from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -201,6 +201,31 @@ def told(
     status = main(["--root", str(project.root), "ledger", *arguments])
     captured = capsys.readouterr()
     return status, captured.out.splitlines(), captured.err.splitlines()
+
+
+def test_a_draw_of_any_origin_is_shown(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    project.baseline("v0")
+    for origin in DrawOrigin:
+        Ledger(project.root / "ledger").append(
+            lambda root, parents, at, origin=origin: Draw(
+                root=root,
+                parents=parents,
+                at=at,
+                suite="desk",
+                split="heldout",
+                lock="lock",
+                candidate=ContentVersion(id=origin.value, digest="d"),
+                agent="agent",
+                draw=root,
+                made=origin,
+                gated=True,
+                whole=True,
+                run="run",
+            )
+        )
+    status, lines, errors = told(project, capsys)
+    shown = [line.partition(" was drawn · ")[2] for line in lines if line.endswith("run run")]
+    assert (status, errors, len(set(shown))) == (0, [], len(DrawOrigin))
 
 
 def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:

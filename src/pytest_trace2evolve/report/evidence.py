@@ -299,6 +299,7 @@ EXAMPLE_ALPHA = 0.05
 _DRAW_ORIGIN_TEXTS = {
     DrawOrigin.KEPT: "stored for later runs",
     DrawOrigin.FRESH: "by --t2e-fresh",
+    DrawOrigin.CACHED: "by --t2e-fresh, with cached answers",
     DrawOrigin.RESUMABLE: "by the project's own agent",
     DrawOrigin.PLAYED: "by a cassette",
     DrawOrigin.UNSTORED: "by an agent without a store",
