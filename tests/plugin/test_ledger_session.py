@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
+from pytest_trace2evolve.evidence.scoreboard import COLUMNS
 from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
@@ -203,6 +205,32 @@ def told(
     return status, captured.out.splitlines(), captured.err.splitlines()
 
 
+def old_scoreboard(project: DeskProject, entry: Evaluation) -> None:
+    """The scoreboard that an earlier version wrote of a run, merged from two branches."""
+    fields = {"run": entry.run, "suite": entry.suite, "split": entry.split, "label": entry.label.value}
+    heading, line = "\t".join(COLUMNS), "\t".join(fields.get(name, "") for name in COLUMNS)
+    project.write("results/scoreboard.tsv", f"{heading}\n{line}\n{heading}\n{line}\n")
+
+
+def test_two_branches_merge_what_their_runs_wrote(project: DeskProject) -> None:
+    def git(*arguments: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=trunk")
+        subprocess.run(["git", *names, *arguments], cwd=project.root, check=True, capture_output=True)
+
+    project.write(".gitignore", ".trace2evolve/\n__pycache__/\n")
+    git("init")
+    project.baseline("v0")
+    git("add", "-A")
+    git("commit", "-m", "a baseline")
+    for name in ("v1", "v2"):
+        git("checkout", "-b", name, "trunk")
+        project.run(f"--candidate={name}", "--t2e-baseline=v0")
+        git("add", "-A")
+        git("commit", "-m", name)
+    git("merge", "v1")
+    assert sorted(one.candidate.id for one in evaluations(project)) == ["v1", "v2"]
+
+
 def test_a_draw_of_any_origin_is_shown(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     project.baseline("v0")
     for origin in DrawOrigin:
@@ -292,6 +320,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     project.baseline("v0")
     project.run("--candidate=v1")
     (entry,) = evaluations(project)
+    old_scoreboard(project, entry)
     path = project.root / "ledger" / f"{entry.name}.json"
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
     status, lines, errors = told(project, capsys)
@@ -303,12 +332,14 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     assert missing == f"trace2evolve: ledger: holds no entry of {what}; restore the entry from git"
 
 
-def test_a_deleted_head_is_found_by_the_scoreboard(
+def test_a_deleted_head_is_found_by_an_old_scoreboard(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
     (entry,) = evaluations(project)
+    old_scoreboard(project, entry)
+    assert told(project, capsys)[0] == 0
     (project.root / "ledger" / f"{entry.name}.json").unlink()
     status, _, (error,) = told(project, capsys)
     assert status == 1

@@ -138,6 +138,7 @@ class Project:
 
     @property
     def scoreboard(self) -> Path:
+        """The table of evaluations that earlier versions wrote."""
         return self.root / "results" / "scoreboard.tsv"
 
     @property

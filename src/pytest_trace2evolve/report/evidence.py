@@ -366,7 +366,10 @@ def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
             *lock_note,
         ]
         return f"{entry.candidate.id} was drawn · {', '.join(facts)} · run {entry.run}"
-    facts = [f"{entry.label.value} evidence"]
+    figures, facts = entry.figures or {}, [f"{entry.label.value} evidence"]
+    if "reward" in figures and "baseline_reward" in figures:
+        facts.append(f"reward {figures['baseline_reward']:.3f} → {figures['reward']:.3f}")
+        facts.append(f"{figures['fixed']:.0f} fixed, {figures['broken']:.0f} broken")
     trials = f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
     if entry.look is None:
         facts.append(trials)
