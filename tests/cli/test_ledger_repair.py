@@ -102,7 +102,7 @@ def test_a_repair_that_is_taken_out_accepts_nothing(damaged: DeskProject, comman
     folder = damaged.root / "ledger"
     (repair,) = [one for one in Ledger(folder).read().entries_by_time if isinstance(one, Repair)]
     (folder / f"{repair.name}.json").unlink()
-    assert len(json.loads(command("ledger", "--json").stdout)["problems"]) == 3
+    assert len(json.loads(command("ledger", "--json").stdout)["problems"]) == 2
 
 
 def test_nobody_is_asked_without_a_terminal(damaged: DeskProject, command: Command) -> None:

@@ -178,7 +178,7 @@ def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
         [
             "heldout decides (not clean evidence):",
             "INCONCLUSIVE: *",
-            " why: *the ledger is damaged (2 problems: see 'trace2evolve ledger'); restore it, *",
+            " why: *the ledger is damaged (1 problem: see 'trace2evolve ledger'); restore it, *",
         ]
     )
 
@@ -284,12 +284,14 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     ]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
     assert lines[2].endswith(
-        "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
+        "v1 against v0: PROMOTE · clean evidence, reward 0.000 → 0.750, 3 fixed, 0 broken, "
+        "test 1, analysis 1 (1 trial), policy strict, goal improve"
         f" · run {first}"
     )
     assert lines[3].endswith(f" opened task close, trial 0, of {first}")
     assert (
-        "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
+        "v2 against v0: PROMOTE · development evidence, reward 0.000 → 0.750, 3 fixed, 0 broken, 1 trial, "
+        "policy strict, goal hold · run" in lines[4]
     )
     assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 over ")
 
