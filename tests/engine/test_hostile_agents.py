@@ -129,7 +129,7 @@ MANY = [ToolCall(id=str(number), name="get_ticket", arguments={}) for number in 
 FAILED = {
     "20,000 calls": (
         say(tool_calls=MANY),
-        "respond returned a message with too many tool calls: 20000, at most 1000",
+        "respond returned a message with too many tool calls: 20000, at most 128",
     ),
     "a user's message": (say(role="user"), "respond returned a message of role 'user', expected 'assistant'"),
     "a tool's message": (say(role="tool"), "respond returned a message of role 'tool', expected 'assistant'"),
@@ -172,7 +172,7 @@ def test_too_many_calls_of_the_user_lose_the_simulation(desk: World, idle: Task,
 
     done = simulate(idle, desk, Agent(first(say())), Calling())
     assert done.termination_reason == "infrastructure_error"
-    assert "too many tool calls: 20000, at most 1000" in done.error_text
+    assert "too many tool calls: 20000, at most 128" in done.error_text
 
 
 async def cancel_own_task() -> Message:

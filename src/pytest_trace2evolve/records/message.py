@@ -45,7 +45,7 @@ twice."""
 MAX_REPR_LENGTH = 10_000
 """The maximum length of the stored `repr` of arguments that are not JSON."""
 
-MAX_TOOL_CALLS = 1_000
+MAX_TOOL_CALLS = 128
 """The maximum number of tool calls in a message of a live conversation. Recorded messages have up to 15."""
 
 
