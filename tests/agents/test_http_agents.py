@@ -133,14 +133,14 @@ def test_an_endpoint_that_is_gone_or_silent_loses_the_simulation(tmp_path: Path)
     ended = threading.Event()
 
     def wait(*_: Any) -> tuple[int, bytes]:
-        ended.wait(30)
+        ended.wait()
         return 0, b""
 
     with http_server(wait) as url:
-        (done,) = Runner(url, tmp_path, timeout=0.3).run()
+        (done,) = Runner(url, tmp_path, timeout=3.0).run()
         ended.set()
     assert done.termination_reason == "infrastructure_error"
-    assert "gave no answer within 0.3 seconds" in done.error_text
+    assert "gave no answer within 3 seconds" in done.error_text
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,9 @@ def targets(root: Path) -> Iterator[Target]:
     yield reader(
         "recipe", root / "recipe.toml", "toml", lambda: read_recipe("pocket", root / "recipe.toml"), seeds=30
     )
+    (root / "results").mkdir()
+    lines = (scoreboard.COLUMNS, ["x"] * len(scoreboard.COLUMNS))
+    (root / "results/scoreboard.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
     yield reader(
         "scoreboard", root / "results/scoreboard.tsv", "text", lambda: _board(root), strict=False, seeds=0
     )

@@ -1,10 +1,13 @@
 """Hostile options and files in whole pytest sessions: a usage error of one line, before anything runs."""
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.cli.main import main
 from tests.plugin.conftest import DeskProject
 
 LIVE = ("--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1")
@@ -126,3 +129,69 @@ def test_a_file_that_no_parser_should_follow_is_one_line(
 def test_a_fifo_is_not_waited_for(project: DeskProject, option: str) -> None:
     os.mkfifo(project.root / "fifo.json")
     assert "a FIFO, not a regular file" in refusal(project, f"{option}=fifo.json")
+
+
+@pytest.mark.parametrize("option", ["--t2e-run-folder", "--t2e-summary", "--t2e-results", "--t2e-baseline"])
+def test_a_link_to_itself_ends_a_session_in_one_line(project: DeskProject, option: str) -> None:
+    (project.root / "loop.json").symlink_to("loop.json")
+    result = project.run("--candidate=v1", f"{option}=loop.json")
+    assert "INTERNALERROR" not in result.stdout.str()
+    if option == "--t2e-summary":  # written at the end, whatever the verdict: the link is replaced
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+    else:
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert len([line for line in result.errlines if line.startswith("ERROR: ")]) == 1
+
+
+def test_a_link_to_itself_among_the_paths_ends_a_session_in_one_line(project: DeskProject) -> None:
+    (project.root / "loop").symlink_to("loop")
+    result = project.run("--candidate=v1", "loop")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)
+
+
+NO_FILES = {
+    "fifo": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path.name),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "socket": _socket,
+    "folder": Path.mkdir,
+}
+
+COMMANDS = [
+    ("score", "FILE"),
+    ("compare", "FILE", "FILE"),
+    ("calibrate", "FILE"),
+    ("capabilities", "FILE"),
+    ("show", "FILE", "--failed"),
+    ("import", "FILE"),
+    ("cases", "check", "FILE"),
+    ("cases", "show", "FILE"),
+    ("cases", "review", "FILE"),
+    ("comment", "FILE", "--pr=1", "--repo=a/b"),
+]
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command[:2]))
+def test_what_is_no_file_is_named_by_every_command(
+    project: DeskProject,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    make: Callable[[Path], None],
+) -> None:
+    """None waits for a FIFO that nobody writes, or reads a device without an end."""
+    monkeypatch.chdir(project.root)
+    make(Path("odd.json"))
+    capsys.readouterr()
+    status = main([word.replace("FILE", "odd.json") for word in command])
+    lines = capsys.readouterr().err.splitlines()
+    assert (status, len(lines)) == (2, 1), lines
+    assert "odd.json" in lines[0]
+    assert "crashed" not in lines[0]

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import math
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,7 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.evidence.draws import SimulationStore
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import MAX_TOOL_CALLS, Message, ToolCall
 from pytest_trace2evolve.records.protocols import World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -125,7 +124,13 @@ def test_what_an_agent_writes_is_scored_and_stored(
         assert [one.error for one in results] == [True]
 
 
+MANY = [ToolCall(id=str(number), name="get_ticket", arguments={}) for number in range(20_000)]
+
 FAILED = {
+    "20,000 calls": (
+        say(tool_calls=MANY),
+        "respond returned a message with too many tool calls: 20000, at most 128",
+    ),
     "a user's message": (say(role="user"), "respond returned a message of role 'user', expected 'assistant'"),
     "a tool's message": (say(role="tool"), "respond returned a message of role 'tool', expected 'assistant'"),
     "a user's call": (call(requestor="user"), "respond returned a call of 'get_ticket' by 'user', expected"),
@@ -146,6 +151,28 @@ def test_a_message_that_is_no_answer_is_the_agents_failure(
     assert done.termination_reason == "agent_error"
     assert done.error_text.startswith(problem)
     assert keep(done, idle, desk, tmp_path) == 0.0
+
+
+def test_as_many_calls_as_a_message_may_have_are_all_run(
+    desk: World, idle: Task, simulate: Simulate, tmp_path: Path
+) -> None:
+    done = simulate(
+        idle, desk, Agent(first(say(tool_calls=MANY[:MAX_TOOL_CALLS]))), User(), Limits(max_errors=10**6)
+    )
+    assert sum(one.role == "tool" for one in done.trace) == MAX_TOOL_CALLS
+    assert keep(done, idle, desk, tmp_path) == 1.0
+
+
+def test_too_many_calls_of_the_user_lose_the_simulation(desk: World, idle: Task, simulate: Simulate) -> None:
+    class Calling(User):
+        async def respond(self, history: Sequence[Message]) -> Message:
+            return Message(
+                role="user", tool_calls=[one.model_copy(update={"requestor": "user"}) for one in MANY]
+            )
+
+    done = simulate(idle, desk, Agent(first(say())), Calling())
+    assert done.termination_reason == "infrastructure_error"
+    assert "too many tool calls: 20000, at most 128" in done.error_text
 
 
 async def cancel_own_task() -> Message:
@@ -362,11 +389,9 @@ def test_a_world_that_cancels_its_own_task_loses_its_simulation(desk: World, idl
 
 
 def test_a_simulation_is_cancelled_from_outside(desk: World, idle: Task) -> None:
-    async def timed() -> float:
-        started = time.monotonic()
+    async def cancelled() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await made(desk, Agent(lambda turn: asyncio.sleep(600)), idle)
-        return time.monotonic() - started
+                await made(desk, Agent(lambda turn: asyncio.Event().wait()), idle)
 
-    assert asyncio.run(timed()) < 300
+    asyncio.run(cancelled())

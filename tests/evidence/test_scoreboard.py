@@ -1,4 +1,4 @@
-"""The scoreboard: appended whole or not at all, and read line by line."""
+"""Scoreboards of earlier versions are read line by line."""
 
 from pathlib import Path
 

@@ -2,6 +2,11 @@
 
 import json
 
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Evaluation
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
 LOSING_TRANSFER = """
@@ -18,13 +23,10 @@ def pytest_t2e_agents(config):
 FAILING = "def test_own():\n    assert False\n"
 
 
-def board(project: DeskProject) -> list[dict[str, str]]:
-    """The scoreboard's lines as dictionaries."""
-    path = project.root / "results" / "scoreboard.tsv"
-    if not path.exists():
-        return []
-    heading, *lines = path.read_text(encoding="utf-8").splitlines()
-    return [dict(zip(heading.split("\t"), line.split("\t"), strict=True)) for line in lines]
+def evaluations(project: DeskProject) -> list[Evaluation]:
+    """The ledger's evaluations, oldest first."""
+    entries = Ledger(project.root / "ledger").read().entries_by_time
+    return [entry for entry in entries if isinstance(entry, Evaluation)]
 
 
 def test_an_improvement_is_promoted_with_exit_status_0(project: DeskProject) -> None:
@@ -58,7 +60,7 @@ def test_a_part_of_the_split_is_inconclusive_with_exit_status_10(project: DeskPr
     result = project.run("--candidate=v1", "-k", "close")
     assert result.ret == 10
     result.stdout.fnmatch_lines([" why:  partial: -k narrows the run; 3 of 4 tasks did not run *"])
-    assert board(project) == []
+    assert evaluations(project) == []
 
 
 def test_inconclusive_can_be_made_to_pass(project: DeskProject) -> None:
@@ -71,7 +73,7 @@ def test_stopping_early_is_inconclusive(project: DeskProject) -> None:
     result = project.run("--candidate=v2", "-x")
     result.stdout.fnmatch_lines(["*INCONCLUSIVE*"])
     assert result.ret in (2, 10)
-    assert board(project) == []
+    assert evaluations(project) == []
 
 
 def test_hold_promotes_what_is_not_worse(project: DeskProject) -> None:
@@ -140,16 +142,23 @@ def test_a_candidate_informed_by_the_split_is_development_evidence(project: Desk
     project.run("--candidate=v2", "--t2e-baseline=v0").stdout.fnmatch_lines(["*(not clean evidence)*"])
 
 
-def test_every_gated_run_gets_a_line_of_the_scoreboard(project: DeskProject) -> None:
+def test_every_gated_run_has_its_figures_in_the_ledger(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
     project.run("--candidate=v2", "--t2e-baseline=v0")
-    first, second = board(project)
-    assert (first["candidate"], first["parent"], first["baseline"]) == ("v1", "v0", "v0")
-    assert (first["verdict"], first["reward_delta"], first["fixed"]) == ("promote", "0.7500", "3")
-    assert (first["split"], first["label"], first["failed_checks"]) == ("heldout", "clean", "")
-    assert second["candidate"] == "v2"
-    assert second["run"] == project.runs[-1].name
+    first, second = evaluations(project)
+    figures = first.figures or {}
+    assert (figures["baseline_reward"], figures["reward"]) == (0.0, 0.75)
+    assert (figures["fixed"], figures["broken"], figures["max_steps"]) == (3, 0, 0)
+    assert second.run == project.runs[-1].name
+    assert not (project.root / "results").exists()
+    capsys.readouterr()
+    assert main(["--root", str(project.root), "ledger"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "v1 against v0" in line]
+    assert len(shown) == 1
+    assert ", reward 0.000 → 0.750, 3 fixed, 0 broken, " in shown[0]
 
 
 def test_a_saved_baseline_is_never_overwritten(project: DeskProject) -> None:
@@ -209,7 +218,7 @@ def test_stopping_before_a_suite_makes_that_suite_inconclusive_too(project: Desk
     result = project.run("--candidate=v3", "-x")
     result.stdout.fnmatch_lines([f"{suite} · heldout decides *: INCONCLUSIVE" for suite in ("desk", "other")])
     assert result.ret == 10
-    assert board(project) == []
+    assert evaluations(project) == []
 
 
 def test_a_lost_guard_task_withholds_the_promotion(project: DeskProject) -> None:

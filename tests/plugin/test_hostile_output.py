@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,30 @@ def test_a_session_tells_hostile_texts_harmlessly(
         "step": step.read_text(encoding="utf-8"),
     }
     assert {name: found for name, text in texts.items() if (found := forbidden(text))} == {}
+
+
+SAYING = """
+COMMANDS = "::error::a\\n\\u2003::set-output name=x::y\\n\\t::stop-commands::z\\n##[group]b and ::error::c"
+
+
+def test_says(record_property):
+    print(COMMANDS)
+    record_property("said", COMMANDS)
+    raise ValueError(COMMANDS)
+"""
+
+
+def test_junit_holds_no_command_to_a_runner(project: DeskProject) -> None:
+    """Neither in the file nor in a text of it, which other tools print: an output, a message, a property."""
+    project.write("test_own.py", SAYING)
+    options = ("--junitxml=junit.xml", "-o", "junit_logging=all", "-o", "junit_family=xunit1")
+    project.run("--candidate=v1", "suites", "test_own.py", *options)
+    text = (project.root / "junit.xml").read_text(encoding="utf-8")
+    assert forbidden(text) == []
+    elements = list(ET.fromstring(text).iter())
+    texts = [value for one in elements for value in (one.text or "", one.tail or "", *one.attrib.values())]
+    assert sum("set-output" in one for one in texts) >= 3
+    assert [one for one in texts if forbidden(one) or "::error::" in one] == []
 
 
 @pytest.mark.parametrize(

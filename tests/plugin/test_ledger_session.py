@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import subprocess
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
-from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation
+from pytest_trace2evolve.evidence.scoreboard import COLUMNS
+from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -176,7 +178,7 @@ def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
         [
             "heldout decides (not clean evidence):",
             "INCONCLUSIVE: *",
-            " why: *the ledger is damaged (2 problems: see 'trace2evolve ledger'); restore it, *",
+            " why: *the ledger is damaged (1 problem: see 'trace2evolve ledger'); restore it, *",
         ]
     )
 
@@ -201,6 +203,57 @@ def told(
     status = main(["--root", str(project.root), "ledger", *arguments])
     captured = capsys.readouterr()
     return status, captured.out.splitlines(), captured.err.splitlines()
+
+
+def old_scoreboard(project: DeskProject, entry: Evaluation) -> None:
+    """The scoreboard that an earlier version wrote of a run, merged from two branches."""
+    fields = {"run": entry.run, "suite": entry.suite, "split": entry.split, "label": entry.label.value}
+    heading, line = "\t".join(COLUMNS), "\t".join(fields.get(name, "") for name in COLUMNS)
+    project.write("results/scoreboard.tsv", f"{heading}\n{line}\n{heading}\n{line}\n")
+
+
+def test_two_branches_merge_what_their_runs_wrote(project: DeskProject) -> None:
+    def git(*arguments: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=trunk")
+        subprocess.run(["git", *names, *arguments], cwd=project.root, check=True, capture_output=True)
+
+    project.write(".gitignore", ".trace2evolve/\n__pycache__/\n")
+    git("init")
+    project.baseline("v0")
+    git("add", "-A")
+    git("commit", "-m", "a baseline")
+    for name in ("v1", "v2"):
+        git("checkout", "-b", name, "trunk")
+        project.run(f"--candidate={name}", "--t2e-baseline=v0")
+        git("add", "-A")
+        git("commit", "-m", name)
+    git("merge", "v1")
+    assert sorted(one.candidate.id for one in evaluations(project)) == ["v1", "v2"]
+
+
+def test_a_draw_of_any_origin_is_shown(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    project.baseline("v0")
+    for origin in DrawOrigin:
+        Ledger(project.root / "ledger").append(
+            lambda root, parents, at, origin=origin: Draw(
+                root=root,
+                parents=parents,
+                at=at,
+                suite="desk",
+                split="heldout",
+                lock="lock",
+                candidate=ContentVersion(id=origin.value, digest="d"),
+                agent="agent",
+                draw=root,
+                made=origin,
+                gated=True,
+                whole=True,
+                run="run",
+            )
+        )
+    status, lines, errors = told(project, capsys)
+    shown = [line.partition(" was drawn · ")[2] for line in lines if line.endswith("run run")]
+    assert (status, errors, len(set(shown))) == (0, [], len(DrawOrigin))
 
 
 def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,12 +284,14 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     ]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
     assert lines[2].endswith(
-        "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
+        "v1 against v0: PROMOTE · clean evidence, reward 0.000 → 0.750, 3 fixed, 0 broken, "
+        "test 1, analysis 1 (1 trial), policy strict, goal improve"
         f" · run {first}"
     )
     assert lines[3].endswith(f" opened task close, trial 0, of {first}")
     assert (
-        "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
+        "v2 against v0: PROMOTE · development evidence, reward 0.000 → 0.750, 3 fixed, 0 broken, 1 trial, "
+        "policy strict, goal hold · run" in lines[4]
     )
     assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 over ")
 
@@ -267,6 +322,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     project.baseline("v0")
     project.run("--candidate=v1")
     (entry,) = evaluations(project)
+    old_scoreboard(project, entry)
     path = project.root / "ledger" / f"{entry.name}.json"
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
     status, lines, errors = told(project, capsys)
@@ -278,12 +334,14 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     assert missing == f"trace2evolve: ledger: holds no entry of {what}; restore the entry from git"
 
 
-def test_a_deleted_head_is_found_by_the_scoreboard(
+def test_a_deleted_head_is_found_by_an_old_scoreboard(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
     (entry,) = evaluations(project)
+    old_scoreboard(project, entry)
+    assert told(project, capsys)[0] == 0
     (project.root / "ledger" / f"{entry.name}.json").unlink()
     status, _, (error,) = told(project, capsys)
     assert status == 1

@@ -62,8 +62,6 @@ def test_what_is_shown_is_stored_and_the_rest_is_not(failing: Fates) -> None:
             assert "No space left on device" in first.text
             assert own == [], "a verdict that was not shown is not stored"
             assert not (runs[-1] / "verdict.json").exists()
-            board = project.root / "results/scoreboard.tsv"
-            assert not board.exists() or runs[-1].name not in board.read_text()
             failed += 1
         else:
             assert first.status in (0, 10), first.text

@@ -93,6 +93,43 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     result.stderr.fnmatch_lines([told])
 
 
+@pytest.mark.parametrize("options", [(), ("-n2",), ("--t2e-stages=1,2",)])
+def test_two_runs_never_use_one_folder(
+    project: DeskProject, session_forks: Forks, options: tuple[str, ...]
+) -> None:
+    """The second is refused before it writes anything, and the lock ends with the first, killed or not."""
+    with ChatServer(SOLVED) as server:
+        live = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
+        if options == ("--t2e-stages=1,2",):
+            saving = ("--t2e-trials=2", "--t2e-save-baseline=v0", "--t2e-gate=off", "--candidate=v0")
+            project.pytester.runpytest_inprocess(*live, *saving)
+            options = (*options, "--candidate=v1")
+        asked = server.count.attempts
+        server.release(0)
+        command = [sys.executable, "-m", "pytest", *live, *options, "--t2e-run-folder=runs/one"]
+        child = session_forks.popen(command, cwd=project.root, stdout=subprocess.DEVNULL)
+        until(lambda: server.count.attempts > asked or child.poll() is not None)
+        for arguments in (options, ()):
+            result = project.pytester.runpytest_subprocess(*live, *arguments, "--t2e-run-folder=runs/one")
+            assert result.ret == pytest.ExitCode.USAGE_ERROR
+            told = "ERROR: *runs/one: another run uses this folder; choose a different --t2e-run-folder"
+            result.stderr.fnmatch_lines([told])
+        child.kill()
+        child.wait()
+        server.release(10_000)
+        result = project.pytester.runpytest_subprocess(*live, *options, "--t2e-run-folder=runs/one")
+        assert result.ret in (0, 1, 10)
+
+
+def test_a_run_that_makes_nothing_leaves_no_folder(project: DeskProject) -> None:
+    (project.root / "mine").mkdir()
+    for folder in ("new", "mine"):
+        result = project.run("--candidate=v1", f"--t2e-run-folder={folder}", "-k", "nothing")
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert not (project.root / "new").exists()
+    assert list((project.root / "mine").iterdir()) == []
+
+
 def test_an_interrupt_stops_every_process_and_tells_what_was_used(
     project: DeskProject, session_forks: Forks
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal
@@ -246,7 +247,7 @@ def test_what_was_drawn_in_another_suite_is_not_used(
 
 
 def test_a_fresh_draw_whose_answers_are_cached_counts(
-    compared: DeskProject, server: ChatServer, luck: Luck
+    compared: DeskProject, server: ChatServer, luck: Luck, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Later runs read its answers, and whoever deletes the cache in between can choose."""
     for _ in range(2):
@@ -258,6 +259,9 @@ def test_a_fresh_draw_whose_answers_are_cached_counts(
     assert [one.made for one in draws if one.candidate.id == "v3"] == [DrawOrigin.CACHED] * 2 + [
         DrawOrigin.KEPT
     ]
+    capsys.readouterr()
+    assert main(["--root", str(compared.root), "ledger"]) == 0
+    assert capsys.readouterr().out.count("v3 was drawn · by --t2e-fresh, with cached answers, ") == 2
 
 
 def test_an_account_that_was_rewritten_is_named(

@@ -21,6 +21,7 @@ from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan
 from tests.forks import Forks
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
+from tests.plugin.test_ledger_session import evaluations
 from tests.session.test_confirmation import baseline, command, script
 from tests.session.test_live import SECRET, SOLVED
 
@@ -126,9 +127,7 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject) -> None:
         "most": 4,
         "schedule": [1, 2, 4],
     }
-    board = (desk.root / "results" / "scoreboard.tsv").read_text().splitlines()
-    assert len(board) == 2
-    assert second.name.removesuffix("-stage-2") in board[1]
+    assert [one.run for one in evaluations(desk)] == [second.name.removesuffix("-stage-2")]
 
 
 def test_a_verdict_of_the_first_stage_ends_the_run(desk: DeskProject) -> None:
@@ -149,7 +148,7 @@ def test_after_the_last_stage_an_undecided_run_is_inconclusive(desk: DeskProject
         assert len(made(server, asked)) == 28  # once each, though all is made again
     assert result.ret == 10
     assert [trials(desk.root / "kept" / f"stage-{one}") for one in (1, 2, 3)] == [{0}, {0, 1}, {0, 1, 2, 3}]
-    assert len((desk.root / "results" / "scoreboard.tsv").read_text().splitlines()) == 2
+    assert len(evaluations(desk)) == 1
 
 
 def test_the_baseline_must_hold_what_the_last_stage_needs(desk: DeskProject) -> None:

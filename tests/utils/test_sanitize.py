@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import MAX_LINE_LENGTH
-from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize, sanitize_line
+from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize, sanitize_file, sanitize_line
 
 COLOUR = r"\x1b\[[0-79;]*m"
 
@@ -46,6 +46,23 @@ def written(parts: list[str], *, terminal: bool = False) -> str:
 @example(parts=["\u2003::error::x", "\n\t::set-output"])
 def test_no_stream_holds_what_steers_however_it_is_cut(parts: list[str]) -> None:
     assert forbidden(written(parts)) == []
+
+
+@given(text=HOSTILE, quote=st.sampled_from(['"', ">", "&#10;", ""]))
+@example(text="::::error::x", quote='"')
+def test_no_file_holds_a_command_to_a_runner(text: str, quote: str) -> None:
+    once = sanitize_file(quote + text)
+    assert forbidden(once) == []
+    assert sanitize_file(once) == once
+    assert not re.search(r"(?<!\w)::error", once)
+    assert not re.match(r"\s*::", once.removeprefix(quote))
+
+
+def test_a_node_id_stays_as_it_is() -> None:
+    assert (
+        sanitize_file("a suites/x.toml::heldout::error t.py::group")
+        == "a suites/x.toml::heldout::error t.py::group"
+    )
 
 
 @given(text=HOSTILE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.files import find_root
+from pytest_trace2evolve.utils.files import find_root, real_path
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def project_of(options: argparse.Namespace) -> "Project":
     from pytest_trace2evolve.project.project import Project
 
     try:
-        root = options.root.resolve() if options.root else find_root(Path.cwd())
+        root = real_path(options.root) if options.root else find_root(Path.cwd())
     except RuntimeError:  # Python 3.11 and 3.12 raise this for a circular link
         raise ConfigError(f"--root {options.root}: its links form a loop; name a different folder") from None
     if root is None:

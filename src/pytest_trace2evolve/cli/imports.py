@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError, LogError
-from pytest_trace2evolve.utils.files import find_root
+from pytest_trace2evolve.utils.files import find_root, real_path
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _load_patterns(options: argparse.Namespace) -> "Patterns":
 
     if options.patterns is not None:
         return read_patterns(options.patterns)
-    return patterns_of_project(options.root.resolve() if options.root else Path.cwd())
+    return patterns_of_project(real_path(options.root) if options.root else Path.cwd())
 
 
 def _default_out_path(options: argparse.Namespace, source: str) -> Path:

@@ -26,7 +26,7 @@ from pytest_trace2evolve.engine.own_agent import OwnAgent
 from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
 from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, shorten
 from pytest_trace2evolve.records.completion import parse_arguments
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.message import MAX_TOOL_CALLS, Message
 from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, run_with_timeout, tls_context
 
@@ -35,9 +35,6 @@ MAX_ANSWER_BYTES = 8 << 20
 
 MAX_TEXT = 1_000_000
 """The maximum number of characters in a reply."""
-
-MAX_CALLS = 128
-"""The maximum number of calls in one answer."""
 
 MAX_VERSION = 200
 """The maximum number of characters in an agent's version."""
@@ -262,8 +259,8 @@ def _reply_text(reply: object) -> str:
 
 def _parse_calls(calls: object) -> list[tuple[str | None, str, dict[str, Any]]]:
     """Return the calls of an answer. Arguments may be an object, or a JSON text as models write it."""
-    if not isinstance(calls, list) or len(calls) > MAX_CALLS:
-        raise AgentCodeError(f"'calls' is not a list of at most {MAX_CALLS} calls")
+    if not isinstance(calls, list) or len(calls) > MAX_TOOL_CALLS:
+        raise AgentCodeError(f"'calls' is not a list of at most {MAX_TOOL_CALLS} calls")
     parsed_calls = []
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):

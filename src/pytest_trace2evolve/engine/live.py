@@ -24,6 +24,7 @@ from pytest_trace2evolve.serving.folder import (
     read_adapter,
     read_model,
 )
+from pytest_trace2evolve.utils.files import real_path
 from pytest_trace2evolve.utils.secrets import remove_secret_fields
 
 EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
@@ -262,7 +263,7 @@ def read_model_folder(
     Raises:
         ModelFolderError: the folder cannot be served.
     """
-    path = (base_folder / expand_home(Path(model))).resolve()
+    path = real_path(base_folder / expand_home(Path(model)))
     server = servers.get(str(path))
     return read_model(path), folder_digest(path) if server is None else server.weights
 
@@ -274,7 +275,7 @@ def with_adapter(model: ModelSettings, adapter: str | Path, base_folder: Path) -
         ModelFolderError: the adapter cannot be served with that model.
     """
     assert model.folder is not None
-    path = (base_folder / expand_home(Path(adapter))).resolve()
+    path = real_path(base_folder / expand_home(Path(adapter)))
     name = f"{model.model}+{path.name}"
     read_adapter(name, path, read_model(model.folder))
     return replace(model, model=name, adapter=path, weights=f"{model.weights}+{folder_digest(path)}")

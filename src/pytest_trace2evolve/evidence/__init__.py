@@ -1,1 +1,1 @@
-"""Files that hold evidence: results, baselines, draws, journals, the ledger and the scoreboard."""
+"""Files that hold evidence: results, baselines, draws, journals and the ledger."""

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_trace2evolve.cases.written import DRAFT, parse_written_task
 from pytest_trace2evolve.errors import LogError, name_suggestion
 from pytest_trace2evolve.importing.yaml_files import parse_tasks, pieces, read_tasks, without_key
-from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
+from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic, write_together
 from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
 _REJECTED = "# rejected: "
@@ -130,7 +130,7 @@ def review(
 @contextlib.contextmanager
 def _lock_folders(path: Path, into: Path | None) -> Iterator[None]:
     """Hold the locks of both folders, so that two reviews never write the same file."""
-    folders = {path.resolve().parent, *([into.resolve().parent] if into is not None else [])}
+    folders = {real_path(path).parent, *([real_path(into).parent] if into is not None else [])}
     with contextlib.ExitStack() as stack:
         for folder in sorted(folders):
             if folder.is_dir():

@@ -33,6 +33,7 @@ from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.training.recipe import check_count, read_recipe
 from pytest_trace2evolve.training.train import check_packages
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.files import real_path
 from pytest_trace2evolve.utils.option_types import MAX_SEED
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -64,9 +65,7 @@ def plan_evolution(
     check_not_empty(values)
     values = SimpleNamespace(**vars(values))
     if values.t2e_user_model and is_model_folder(values.t2e_user_model, context.base_folder):
-        values.t2e_user_model = str(
-            (context.base_folder / expand_home(Path(values.t2e_user_model))).resolve()
-        )
+        values.t2e_user_model = str(real_path(context.base_folder / expand_home(Path(values.t2e_user_model))))
     recipe = read_recipe(arguments.preset, arguments.config, seed=arguments.seed, steps=arguments.steps)
     check_packages()
     source = (
@@ -88,7 +87,7 @@ def plan_evolution(
     base = read_model(
         embedded_model()
         if arguments.base is None
-        else (context.base_folder / expand_home(arguments.base)).resolve()
+        else real_path(context.base_folder / expand_home(arguments.base))
     )
     if source is not None:
         source.check_origins(candidate, base)

@@ -121,7 +121,7 @@ class Controller(ItemHooks):
             check_not_empty(self.config.option)
             self._plan_run()
         except StorageError as error:
-            pytest.exit(f"trace2evolve: {error}", pytest.ExitCode.INTERNAL_ERROR)
+            pytest.exit(sanitize_line(f"trace2evolve: {error}"), pytest.ExitCode.INTERNAL_ERROR)
         except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
 

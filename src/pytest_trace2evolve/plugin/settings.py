@@ -14,6 +14,7 @@ import pytest
 from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError, Trace2EvolveError
 from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.utils.files import real_path
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -130,12 +131,12 @@ class Selection:
 def argument_paths(config: pytest.Config) -> list[Path]:
     """Return the paths given on the command line, without node ids."""
     current_folder = config.invocation_params.dir
-    return [(current_folder / str(arg).split("::", 1)[0]).resolve() for arg in config.args]
+    return [real_path(current_folder / str(arg).split("::", 1)[0]) for arg in config.args]
 
 
 def pressure_folder(root: Path) -> Path:
     """Return the folder of a project's pressure tests."""
-    return root.resolve() / "synthetic"
+    return real_path(root) / "synthetic"
 
 
 def names_pressure_tests(config: pytest.Config) -> bool:
@@ -176,7 +177,7 @@ def select_tests(config: pytest.Config, project: Project) -> Selection:
 
 def suites_under(config: pytest.Config, project: Project) -> list[str]:
     """Return the suites whose files are under a path given on the command line."""
-    paths, folder = argument_paths(config), project.suites_folder.resolve()
+    paths, folder = argument_paths(config), real_path(project.suites_folder)
     return [
         name
         for name in project.suite_names
@@ -186,7 +187,7 @@ def suites_under(config: pytest.Config, project: Project) -> list[str]:
 
 def _names_suite(config: pytest.Config, project: Project, name: str) -> bool:
     """Whether a command-line path is the file of this suite or the folder of suites."""
-    folder = project.suites_folder.resolve()
+    folder = real_path(project.suites_folder)
     return any(path in (folder, folder / f"{name}.toml") for path in argument_paths(config))
 
 

@@ -15,7 +15,7 @@ from pytest_trace2evolve.report.summary import (
 )
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize
+from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_file
 from pytest_trace2evolve.utils.secrets import Secrets
 
 STEP_SUMMARY_VAR = "GITHUB_STEP_SUMMARY"
@@ -67,7 +67,7 @@ def sanitize_terminal(config: pytest.Config) -> None:
 def sanitize_junit(config: pytest.Config) -> None:
     """Sanitize the JUnit file of pytest, because pytest escapes only characters that XML forbids.
 
-    The escapes of `sanitize` contain no special characters of XML, so the file can be processed as text.
+    The escapes contain no special characters of XML, so the file can be processed as text.
     """
     for plugin in config.pluginmanager.get_plugins():
         file = getattr(plugin, "logfile", None)
@@ -75,7 +75,7 @@ def sanitize_junit(config: pytest.Config) -> None:
             path = Path(file)
             if path.is_file():
                 text = path.read_text(encoding="utf-8")
-                sanitized = sanitize(text.replace("&#13;", "\r"))
+                sanitized = sanitize_file(text.replace("&#13;", "\r"))
                 if sanitized != text:
                     write_atomic(path, sanitized)
 

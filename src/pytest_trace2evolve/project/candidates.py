@@ -24,6 +24,7 @@ from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.files import is_inside
 from pytest_trace2evolve.utils.reading import first_problem, read_text
 from pytest_trace2evolve.utils.yaml_text import parse_yaml
 
@@ -430,7 +431,7 @@ def _read_prompt(path: Path, name: str) -> str:
     """
     root = path.parent.parent
     prompt_path = root / name
-    if Path(name).is_absolute() or not prompt_path.resolve().is_relative_to(root.resolve()):
+    if Path(name).is_absolute() or not is_inside(prompt_path, root):
         raise CandidateError(f"{path}: prompt {name!r} lies outside the project; name a file inside it")
     text = read_text(prompt_path, CandidateError).strip()
     if not text:

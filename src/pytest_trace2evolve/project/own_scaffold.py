@@ -26,6 +26,7 @@ from pytest_trace2evolve.project.scaffold import (
 )
 from pytest_trace2evolve.project.tool_settings import FILE_NAME, TABLE, read_tool_settings
 from pytest_trace2evolve.utils import resources
+from pytest_trace2evolve.utils.files import real_path
 
 SUITE = "desk"
 """The suite of the template."""
@@ -127,7 +128,7 @@ def _add_project_settings(scaffold: Scaffold, source: Path) -> None:
 
 def is_below_pytest_settings(root: Path) -> bool:
     """Whether pytest takes a folder above as its rootdir, because only that folder has settings."""
-    resolved = root.resolve()
+    resolved = real_path(root)
     return not _has_settings(resolved) and any(map(_has_settings, resolved.parents))
 
 

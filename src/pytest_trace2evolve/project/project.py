@@ -32,7 +32,7 @@ from pytest_trace2evolve.project.tool_settings import ToolSettings, read_tool_se
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.utils.files import find_root, write_atomic
+from pytest_trace2evolve.utils.files import find_root, is_inside, real_path, write_atomic
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -97,7 +97,7 @@ class Project:
             ConfigError: neither the folder nor a parent has a folder `suites/`.
         """
         start_folder = Path.cwd() if start is None else start
-        root = find_root(start_folder.resolve())
+        root = find_root(real_path(start_folder))
         if root is None:
             raise ConfigError(
                 f"no folder suites/ in {start_folder} or its parents; run 'trace2evolve init', or "
@@ -138,6 +138,7 @@ class Project:
 
     @property
     def scoreboard(self) -> Path:
+        """The table of evaluations that earlier versions wrote."""
         return self.root / "results" / "scoreboard.tsv"
 
     @property
@@ -321,7 +322,7 @@ class Project:
             CaseError: the file lies outside of the root.
         """
         path = self.root / name
-        if Path(name).is_absolute() or not path.resolve().is_relative_to(self.root.resolve()):
+        if Path(name).is_absolute() or not is_inside(path, self.root):
             raise CaseError(f"{name}: is outside {self.root}; name a file of cases relative to it")
         return path
 

@@ -21,7 +21,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import pytest_settings
 from pytest_trace2evolve.project.suites import SPLITS_NAME
 from pytest_trace2evolve.utils import resources
-from pytest_trace2evolve.utils.files import write_together
+from pytest_trace2evolve.utils.files import real_path, write_together
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, open_regular
 
 ALL_SUITES = "all"
@@ -296,7 +296,7 @@ def add_ignore(scaffold: Scaffold) -> None:
 def wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
     if workflow is not None:
         return workflow
-    root = scaffold.root.resolve()
+    root = real_path(scaffold.root)
     repository = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
     if repository != root:
         scaffold.notes.append(

@@ -242,7 +242,15 @@ class TracesEntry(DatedEntry):
     account: NonEmptyText | None = None
 
 
-_LATER_FIELDS = ("baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw")
+_LATER_FIELDS = (
+    "baseline_identity",
+    "analysis",
+    "baseline_evidence",
+    "evidence",
+    "verdict",
+    "draw",
+    "figures",
+)
 """Fields of an evaluation that the first version did not have."""
 
 
@@ -277,6 +285,7 @@ class Evaluation(DatedEntry):
         evidence: Digest of the run's evidence on the suite, in all splits.
         verdict: Digest of the run's `verdict.json`.
         draw: The draw that was judged; None if there was none or if it is not known.
+        figures: The measured figures of both sides, by name, and the numbers of fixed and broken tasks.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -302,6 +311,7 @@ class Evaluation(DatedEntry):
     evidence: NonEmptyText | None = None
     verdict: NonEmptyText | None = None
     draw: EntryName | None = None
+    figures: dict[str, float] | None = None
 
     @model_validator(mode="after")
     def _check_test_number(self) -> Self:

@@ -45,6 +45,9 @@ twice."""
 MAX_REPR_LENGTH = 10_000
 """The maximum length of the stored `repr` of arguments that are not JSON."""
 
+MAX_TOOL_CALLS = 128
+"""The maximum number of tool calls in a message of a live conversation. Recorded messages have up to 15."""
+
 
 class ToolCall(Tau2Record):
     """A call of a tool, by the agent (`assistant`) or by the user."""
@@ -123,14 +126,16 @@ def storable_message(message: Message, role: Requestor) -> Message:
     no JSON form become `MALFORMED_ARGUMENTS`.
 
     Raises:
-        ValueError: the role differs, a call names a different requestor, or a field has a wrong type or
-            cannot be written as JSON.
+        ValueError: the role differs, there are more than `MAX_TOOL_CALLS` calls, a call names a different
+            requestor, or a field has a wrong type or cannot be written as JSON.
     """
     if message.role != role:
         raise ValueError(f"a message of role {message.role!r}, expected {role!r}")
     calls = message.tool_calls or []
     if not isinstance(calls, list | tuple) or not all(isinstance(call, ToolCall) for call in calls):
         raise ValueError("a message whose 'tool_calls' is not a list of ToolCall")
+    if len(calls) > MAX_TOOL_CALLS:
+        raise ValueError(f"a message with too many tool calls: {len(calls)}, at most {MAX_TOOL_CALLS}")
     if foreign_calls := [call for call in calls if call.requestor != role]:
         raise ValueError(
             f"a call of {foreign_calls[0].name!r} by {foreign_calls[0].requestor!r}, expected {role!r}"

@@ -299,6 +299,7 @@ EXAMPLE_ALPHA = 0.05
 _DRAW_ORIGIN_TEXTS = {
     DrawOrigin.KEPT: "stored for later runs",
     DrawOrigin.FRESH: "by --t2e-fresh",
+    DrawOrigin.CACHED: "by --t2e-fresh, with cached answers",
     DrawOrigin.RESUMABLE: "by the project's own agent",
     DrawOrigin.PLAYED: "by a cassette",
     DrawOrigin.UNSTORED: "by an agent without a store",
@@ -365,7 +366,10 @@ def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
             *lock_note,
         ]
         return f"{entry.candidate.id} was drawn · {', '.join(facts)} · run {entry.run}"
-    facts = [f"{entry.label.value} evidence"]
+    figures, facts = entry.figures or {}, [f"{entry.label.value} evidence"]
+    if "reward" in figures and "baseline_reward" in figures:
+        facts.append(f"reward {figures['baseline_reward']:.3f} → {figures['reward']:.3f}")
+        facts.append(f"{figures['fixed']:.0f} fixed, {figures['broken']:.0f} broken")
     trials = f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
     if entry.look is None:
         facts.append(trials)

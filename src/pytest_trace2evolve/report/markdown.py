@@ -7,7 +7,7 @@ or a fenced block, in which GitHub renders no link, image, mention, reference or
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_trace2evolve.utils.sanitize import sanitize
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_file
 
 MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 240, 400
 """Maximum lengths of an untrusted name and of an untrusted sentence, in characters."""
@@ -35,7 +35,7 @@ def table_cell(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
 
 def fenced_block(text: str) -> str:
     """Render an untrusted text as a fenced code block that keeps its lines."""
-    lines = [_escape_invisible(line) for line in text.replace("\r\n", "\n").split("\n")]
+    lines = [sanitize_file(_escape_invisible(line)) for line in text.replace("\r\n", "\n").split("\n")]
     fence = _fence("\n".join(lines), 3)
     return "\n".join([f"{fence}text", *lines, fence])
 

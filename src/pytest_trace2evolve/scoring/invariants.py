@@ -6,6 +6,7 @@ not a record, or if the rules do not know the tool or the record. Only the agent
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -89,20 +90,19 @@ def breaches_in(simulation: Simulation, score: Score, rules: Rules | None) -> tu
 def _answered_calls(trace: Sequence[Message]) -> dict[int, list[AnsweredCall]]:
     """The agent's calls with their outcomes, by the position of the message that makes them."""
     calls_by_index: dict[int, list[AnsweredCall]] = {}
-    pending: list[tuple[int, int]] = []
+    calls: list[AnsweredCall] = []
+    unanswered: dict[str | None, deque[int]] = {}  # the numbers of the calls of the last message, by id
     for index, message in enumerate(trace):
         if message.role != "tool":
-            pending = []
+            unanswered = {}
             if message.role == "assistant" and message.tool_calls:
-                calls_by_index[index] = [AnsweredCall(call, Outcome.UNKNOWN) for call in message.tool_calls]
-                pending = [(index, number) for number in range(len(message.tool_calls))]
-            continue
-        pending_ids = [calls_by_index[call_index][number].tool_call.id for call_index, number in pending]
-        if message.id in pending_ids:
-            call_index, number = pending.pop(pending_ids.index(message.id))
-            calls_by_index[call_index][number] = answered_call(
-                calls_by_index[call_index][number].tool_call, message
-            )
+                calls = [AnsweredCall(call, Outcome.UNKNOWN) for call in message.tool_calls]
+                calls_by_index[index] = calls
+                for number, call in enumerate(message.tool_calls):
+                    unanswered.setdefault(call.id, deque()).append(number)
+        elif numbers := unanswered.get(message.id):
+            number = numbers.popleft()
+            calls[number] = answered_call(calls[number].tool_call, message)
     return calls_by_index
 
 

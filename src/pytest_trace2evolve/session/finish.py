@@ -1,4 +1,4 @@
-"""Writes the results of a run: evidence, headers, baselines, verdict, ledger entries and scoreboard lines."""
+"""Writes the results of a run: evidence, headers, baselines, verdict and ledger entries."""
 
 import contextlib
 import json
@@ -11,24 +11,20 @@ from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_p
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
 from pytest_trace2evolve.evidence.saving import save_baseline
-from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append_lines
 from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import (
     BaselineReference,
-    CheckStatus,
     Decision,
     EvidenceReference,
     RunVerdict,
-    SideFigures,
     SuiteVerdict,
-    Verdict,
 )
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import DECIDING_ROLES, ProjectLedger
-from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan
 from pytest_trace2evolve.session.run_verdict import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, suite_evidence
 from pytest_trace2evolve.utils.files import write_atomic
@@ -173,28 +169,18 @@ def _record_verdicts(
     draws: Draws,
     run_verdict: RunVerdict,
 ) -> None:
-    """Write the verdicts to the ledger and the scoreboard, after everything else is written.
+    """Write the verdicts to the ledger, after everything else is written.
 
     A run that cannot store its evidence does not count as a test, so it spends no significance level.
     """
-    whole_verdicts = [
-        (run, verdict)
-        for run, outcome in zip(runs, outcomes, strict=True)
-        for verdict in outcome.verdicts
-        if not verdict.partial
-    ]
-    # The ledger comes first, because a scoreboard line without an entry would look like a removed entry.
     try:
-        for run, verdict in whole_verdicts:
-            split = verdict.split or ""
-            if verdict.decision is not None and plan.project.splits[split].role in DECIDING_ROLES:
-                claim = claim_of(plan, run, split, draws, verdict.label)
-                ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
-        if whole_verdicts:
-            append_lines(
-                plan.project.scoreboard,
-                [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
-            )
+        for run, outcome in zip(runs, outcomes, strict=True):
+            for verdict in outcome.verdicts:
+                split = verdict.split or ""
+                has_decided = verdict.decision is not None and not verdict.partial
+                if has_decided and plan.project.splits[split].role in DECIDING_ROLES:
+                    claim = claim_of(plan, run, split, draws, verdict.label)
+                    ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
     except BaseException:
         with contextlib.suppress(OSError):
             Ledger(plan.project.ledger_folder).retract(plan.run_id)
@@ -309,34 +295,3 @@ def _save_baseline(
 
 def _git_commit(plan: Plan) -> str:
     return (git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip()
-
-
-def _scoreboard_line(plan: Plan, planned_suite: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
-    assert planned_suite.baseline is not None
-    baseline_figures, candidate_figures = verdict.baseline, verdict.candidate
-    return ScoreboardLine(
-        time=plan.started_at,
-        candidate=plan.candidate.id,
-        parent=plan.candidate.parent,
-        suite=planned_suite.suite.name,
-        split=verdict.split or "",
-        baseline=planned_suite.baseline.name,
-        reward=candidate_figures.reward,
-        reward_delta=_difference(baseline_figures, candidate_figures, "reward"),
-        action_match=candidate_figures.action_match,
-        action_match_delta=_difference(baseline_figures, candidate_figures, "action_match"),
-        read_action_match_delta=_difference(baseline_figures, candidate_figures, "read_action_match"),
-        write_action_match_delta=_difference(baseline_figures, candidate_figures, "write_action_match"),
-        fixed=len(verdict.fixed),
-        broken=len(verdict.broken),
-        max_steps=candidate_figures.max_steps,
-        verdict=verdict.decision.value if verdict.decision else "none",
-        label=verdict.label.value,
-        failed_checks=tuple(check.id for check in verdict.checks if check.status is CheckStatus.FAIL),
-        run=plan.run_id,
-    )
-
-
-def _difference(baseline_figures: SideFigures, candidate_figures: SideFigures, name: str) -> float | None:
-    baseline_value, candidate_value = getattr(baseline_figures, name), getattr(candidate_figures, name)
-    return None if baseline_value is None or candidate_value is None else candidate_value - baseline_value

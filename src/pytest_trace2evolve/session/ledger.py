@@ -187,6 +187,7 @@ class ProjectLedger:
                 evidence=run_verdict.suites[claim.suite].evidence.digest,
                 verdict=digest(run_verdict.model_dump(mode="json")),
                 draw=claim.draw_id or None,
+                figures=_figures(verdict),
             )
         )
 
@@ -224,6 +225,17 @@ class ProjectLedger:
                 TracesEntry, suite=suite, run=run, digest=traces_digest(folder), draw=draw, account=head
             )
         )
+
+
+def _figures(verdict: Verdict) -> dict[str, float]:
+    sides = {"": verdict.candidate, "baseline_": verdict.baseline}
+    figures = {
+        f"{prefix}{name}": round(value, 4)
+        for prefix, side in sides.items()
+        for name in ("reward", "action_match", "read_action_match", "write_action_match", "max_steps")
+        if (value := getattr(side, name)) is not None
+    }
+    return figures | {"fixed": len(verdict.fixed), "broken": len(verdict.broken)}
 
 
 def record_access(
@@ -315,7 +327,7 @@ def _dated_entry_maker(
 
 
 def _missing_entries(project: Project, entries: Iterable[DatedEntry]) -> Iterator[str]:
-    """Yield a problem for each clean scoreboard line whose ledger entry is missing."""
+    """Yield a problem for each clean line of an older version's scoreboard whose ledger entry is missing."""
     known_keys = {(entry.run, entry.suite, entry.split) for entry in entries if isinstance(entry, Evaluation)}
     try:
         for line in scoreboard.read_lines(project.scoreboard):

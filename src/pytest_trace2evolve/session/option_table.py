@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_trace2evolve.utils.files import is_inside
 from pytest_trace2evolve.utils.option_types import (
     MAX_SEED,
     MAX_TRIALS,
@@ -372,6 +373,6 @@ def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None
 
 def _lies_outside(path: Path, folder: Path) -> bool:
     try:
-        return not path.resolve().is_relative_to(folder.resolve())
+        return not is_inside(path, folder)
     except (OSError, ValueError):  # for example, a name too long for a path
         return False

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve.engine.factories import (
@@ -15,7 +14,6 @@ from pytest_trace2evolve.engine.factories import (
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
-from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check
@@ -32,7 +30,7 @@ from pytest_trace2evolve.records.trace_check import TraceCheck
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of
-from pytest_trace2evolve.session.cassettes import cassette_gap_notes, check_recordable, recording_path
+from pytest_trace2evolve.session.cassettes import cassette_gap_notes
 from pytest_trace2evolve.session.confirmation import BaselineSetupFinder, plan_confirmation
 from pytest_trace2evolve.session.evidence_sources import (
     RecordedRuns,
@@ -41,6 +39,7 @@ from pytest_trace2evolve.session.evidence_sources import (
     read_replays,
 )
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
+from pytest_trace2evolve.session.run_folders import check_folders_unused
 from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.import_path import is_own_agent
@@ -163,7 +162,7 @@ def make_plan(
         for name in stage_names
     ]
     if not is_worker:
-        _check_folders_unused(options, suites, [run_folder, *stage_folders])
+        check_folders_unused(options.live, [suite.name for suite in suites], [run_folder, *stage_folders])
     baselines, baseline_notes = find_baselines(
         options.baseline,
         suites,
@@ -591,18 +590,6 @@ def _identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) -
                 f"{suite.name}: {LOCK_NAME} does not cover the implementation of its tools; "
                 "run 'trace2evolve lock' and commit the result"
             )
-
-
-def _check_folders_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequence[Path]) -> None:
-    run_folder = folders[0]
-    for folder in folders:
-        for path in (folder, *(folder / suite.name for suite in suites)):
-            if (path / SIMULATIONS_KEY).exists():
-                raise ConfigError(f"{path} already holds a run; choose a different --t2e-run-folder")
-    if options.live is not None and options.live.record is not None:
-        check_recordable(options.live.record)
-        if recording_path(run_folder).exists():
-            raise ConfigError(f"{run_folder} already holds a recording; choose a different --t2e-run-folder")
 
 
 def _plan_saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> SavePlan | None:

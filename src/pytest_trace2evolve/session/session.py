@@ -50,6 +50,7 @@ from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.provenance import is_sealed_task
+from pytest_trace2evolve.session.run_folders import use_run_folder
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
@@ -144,6 +145,7 @@ class Session:
 
     def _open_resources(self, plan: Plan) -> None:
         """Start the servers, the threads and the account of the run."""
+        self._exit_stack.enter_context(use_run_folder(plan))
         self._exit_stack.callback(self.servers.close)
         self.servers.start(model_folders(plan))
         self.plan = plan = use_servers(plan, self.servers.addresses)

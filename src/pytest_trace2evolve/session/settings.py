@@ -30,6 +30,7 @@ from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.cassettes import playback_settings
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Endpoint, Options
+from pytest_trace2evolve.utils.files import is_inside, real_path
 from pytest_trace2evolve.utils.import_path import is_own_agent
 from pytest_trace2evolve.utils.reading import convert_failures, parse_json
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
@@ -184,9 +185,9 @@ def _check_output_path(flag: str, name: str, context: Context) -> None:
     Raises:
         ConfigError: the path is the project's folder, or lies in such a folder.
     """
-    root, path = context.root.resolve(), (context.base_folder / name).resolve()
+    root, path = real_path(context.root), real_path(context.base_folder / name)
     for folder in ("baselines", "candidates", "ledger", "policies", context.suites or "suites"):
-        if path.is_relative_to((root / folder).resolve()):
+        if is_inside(path, root / folder):
             raise ConfigError(
                 f"{flag} {name} lies in {folder}/, which the gate reads; choose a different path"
             )

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import open_session, score
 from pytest_trace2evolve.users.slots import SlotUser
+from pytest_trace2evolve.utils.files import real_path
+from pytest_trace2evolve.utils.reading import read_lines
 from pytest_trace2evolve.worlds.plain import PlainSession
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -61,7 +62,7 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
         except SuiteError:
             continue  # `trace2evolve check` reports it; this file may belong to another suite
         if any(
-            (project.root / spec.tasks).resolve() == path.resolve() for spec in suite.task_splits.values()
+            real_path(project.root / spec.tasks) == real_path(path) for spec in suite.task_splits.values()
         ):
             return worlds.open(suite.provider, suite.domain)
     world = project.settings.world
@@ -335,8 +336,7 @@ def is_written(path: Path) -> bool:
     """Whether a file holds written tasks, and not synthetic cases."""
     if path.suffix in (".yaml", ".yml"):
         return True
-    with contextlib.suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as file:
-        line = next((text for text in iter(partial(file.readline, 1 << 20), "") if text.strip()), "")
-        first: Any = json.loads(line)
+    with contextlib.suppress(CaseError, ValueError, RecursionError):
+        first: Any = json.loads(next((line for line in read_lines(path, CaseError) if line.strip()), ""))
         return isinstance(first, dict) and "user" in first
     return False

@@ -24,6 +24,16 @@ _OWNER_FILE = ".owner"
 _POLL_SECONDS = 0.01
 
 
+def real_path(path: Path) -> Path:
+    """Return an absolute path without symbolic links. `Path.resolve` raises if a link leads to itself."""
+    return Path(os.path.realpath(path))
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a path is a folder or lies in it, after symbolic links."""
+    return real_path(path).is_relative_to(real_path(folder))
+
+
 def lock_file(handle: int, *, wait: bool, ignore_unsupported: bool = False) -> bool:
     """Lock an open file or folder exclusively until it is closed, at the latest when this process ends.
 

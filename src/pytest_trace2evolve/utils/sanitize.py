@@ -23,6 +23,15 @@ _TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\"
 _LINE_START = re.compile(r"(?:\x1b\[[0-7;9]*m)*\r(?!\n)")
 """Matches a return to the start of the line, with the colours that pytest puts before the return."""
 
+_COMMAND_START = re.compile(r"""(?m)((?:^|[>"']|&#10;)(?:[^\S\n]|&#9;)*)::""")
+"""Matches `::` at the start of a line, of a quoted text, or of an element or a line of an XML file."""
+
+_COMMAND = re.compile(
+    r"(?<!\w)::(?=(?:error|warning|notice|debug|group|endgroup|echo|set-output|set-env|save-state"
+    r"|add-path|add-mask|stop-commands|add-matcher|remove-matcher)\b)"
+)
+"""Matches the start of a command to the runner of a GitHub job, but not a part of a test's node id."""
+
 
 def sanitize(text: str) -> str:
     """Escape every character of a text that controls a terminal or is invisible.
@@ -32,6 +41,11 @@ def sanitize(text: str) -> str:
     """
     text = text.replace("\r\n", "\n").replace("##[", "##\\x5b")
     return text if _PLAIN_TEXT.fullmatch(text) else "".join(map(_escape_character, text))
+
+
+def sanitize_file(text: str) -> str:
+    """Sanitize the text of a file that a job may print: no line of it is a command to the job's runner."""
+    return _COMMAND.sub(r"\\x3a:", _COMMAND_START.sub(r"\1\\x3a:", sanitize(text)))
 
 
 def sanitize_line(text: str, max_length: int | None = None) -> str:

@@ -25,6 +25,7 @@ from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Action, InitialState
 from pytest_trace2evolve.utils.canonical import digest, digest_text, storable_text
+from pytest_trace2evolve.utils.files import is_inside, real_path
 from pytest_trace2evolve.utils.optional import require
 from pytest_trace2evolve.worlds.plain import PlainSession, World, initial_data
 from pytest_trace2evolve.worlds.plain_data import DataType
@@ -395,8 +396,8 @@ class McpWorld(World):
         """Digest of the command's arguments, the project's files that it names, and the server's version."""
         words = self.settings.command
         # The interpreter of a virtual environment is a link out of the project.
-        folder = self.settings.folder.resolve()
-        is_own_program = (folder / words[0]).resolve().is_relative_to(folder)
+        folder = real_path(self.settings.folder)
+        is_own_program = is_inside(folder / words[0], folder)
         named_words = words if is_own_program else words[1:]
         names = [*named_words, *(f"{word.replace('.', '/')}.py" for word in words)]
         paths = [folder / name for name in names]
