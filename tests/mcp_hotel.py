@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
-from mcp_types import ToolAnnotations
+from mcp_types import (
+    BlobResourceContents,
+    EmbeddedResource,
+    ResourceLink,
+    TextResourceContents,
+    ToolAnnotations,
+)
 
 INITIAL: dict[str, Any] = {
     "bookings": {
@@ -68,6 +74,48 @@ def restore() -> str:
     if (marker := Path(os.environ["TRACE2EVOLVE_SESSION"], "marker")).exists():
         database["marker"] = marker.read_text()
     return "ok"
+
+
+@server.tool()
+def rows() -> list[dict[str, Any]]:
+    """The bookings as a list."""
+    return [{"id": key, **row} for key, row in database["bookings"].items()]
+
+
+@server.tool()
+def untyped_rows():  # type: ignore[no-untyped-def]
+    """The bookings as a list, without structured content."""
+    return rows()
+
+
+@server.tool()
+def remove_booking(booking_id: str) -> str:
+    """Remove a booking."""
+    del database["bookings"][booking_id]
+    return ""
+
+
+@server.tool()
+def add_booking(booking_id: str) -> None:
+    """Add a booking."""
+    database["bookings"][booking_id] = {"guest": "Eve", "status": "open"}
+
+
+@server.tool()
+def environment() -> list[str]:
+    """The names of the environment variables."""
+    return sorted(os.environ)
+
+
+@server.tool()
+def resource(kind: str) -> EmbeddedResource | ResourceLink:
+    """A resource in the answer: a text, an empty text, bytes or a link."""
+    if kind == "link":
+        return ResourceLink(uri="hotel://policy", name="policy")
+    if kind == "bytes":
+        return EmbeddedResource(resource=BlobResourceContents(uri="hotel://photo", blob="AAAA"))
+    text = "" if kind == "empty" else "No pets."
+    return EmbeddedResource(resource=TextResourceContents(uri="hotel://policy", text=text))
 
 
 if __name__ == "__main__":

@@ -97,11 +97,11 @@ def test_recorded_runs_of_real_models(
             "0 → 5 tasks",
         )
     if sides[1] == "retail-gpt-4.1-mini-policy-v2":
-        # Any kind: 18 to 28 of 114, not significant by task; authentication alone: 0 to 16.
+        # Any kind: 28 to 35 of 114, not significant by task; authentication alone: 0 to 16.
         breaches = check(verdict, "invariants")
         assert ids(verdict, FAIL) == {"invariants"}
-        assert breaches.detail == "authentication 0 → 16 of 114 simulations; any kind 18 → 28"
-        assert breaches.p == pytest.approx(6 * 2**-16)
+        assert breaches.detail == "authentication 0 → 16 of 114 simulations; any kind 28 → 35"
+        assert breaches.p == pytest.approx(7 * 2**-16)
     if sides[1] == "telecom-solo-gpt-4.1-sft":
         careful = decide(
             pairs, policy_of('suspected = "block"\n'), goal=Goal.IMPROVE, label=Label.DEVELOPMENT

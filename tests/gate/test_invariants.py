@@ -117,7 +117,7 @@ def test_the_worst_kind_is_named_and_all_kinds_share_one_level() -> None:
     found = check(judged(broken("b", {}), new))
     assert found is not None
     assert found.detail == "other_customers 0 → 8 of 96 simulations; any kind 0 → 11"
-    assert found.p == pytest.approx(len(Invariant) * 2**-8)
+    assert found.p == pytest.approx(6 * 2**-8)
 
 
 def test_the_kinds_count_as_one_question_among_the_checks() -> None:
@@ -233,3 +233,53 @@ def test_evidence_without_invariants_is_written_as_before_them() -> None:
     assert written.splitlines()[3].startswith('  {"id":"1-0","reward":1.0,"status":"measured",')
     held = one.model_copy(update={"invariants": {}})
     assert '"invariants":{}' in render_evidence(Evidence(provenance=origin, simulations=(held,)))
+
+
+def changed_records(broken: Collection[int], name: str, **options: Any) -> Side:
+    """Like `watched`, but checked for collateral changes too, which the tasks in `broken` have."""
+    return [
+        record.model_copy(
+            update={"invariants": {Invariant.COLLATERAL_CHANGE: int(int(record.task_id) in broken)}}
+        )
+        for record in watched((), name, **options)
+    ]
+
+
+def test_collateral_changes_are_a_seventh_kind() -> None:
+    verdict = judged(changed_records((), "old"), changed_records(range(10), "new"))
+    found = check(verdict)
+    assert found is not None
+    assert found.p == pytest.approx(7 * 2**-10)
+    assert found.detail == "collateral_change 0 → 20 of 60 simulations"
+    # A stranger's line suspended in 34 of 40 conversations, whose rewards do not see it.
+    sides = (
+        changed_records((), "old", tasks=40, trials=1),
+        changed_records(range(34), "new", tasks=40, trials=1),
+    )
+    verdict = judged(*sides)
+    assert (verdict.decision, check(verdict).status) == (Decision.DISCARD, CheckStatus.FAIL)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_old_baseline", [True, False])
+def test_evidence_of_older_versions_was_not_checked_for_them(is_old_baseline: bool) -> None:
+    """A side without their number says nothing about them, so nothing about them is compared."""
+    sides = [watched((), "old"), changed_records(range(30), "new")]
+    verdict = judged(*(sides if is_old_baseline else reversed(sides)))
+    assert verdict.decision is Decision.PROMOTE
+    found = check(judged(watched((), "old"), watched(range(8), "new")))
+    assert found is not None
+    assert found.p == pytest.approx(6 * 2**-8), "older evidence is judged as it was"
+
+
+def test_collateral_changes_survive_a_file(tmp_path: Path) -> None:
+    old, new = changed_records((), "old"), changed_records(range(10), "new")
+    columns = []
+    for name, side in (("old", old), ("new", new)):
+        evidence = Evidence(
+            provenance=Provenance(domain="d", provider="p", scorer_version=1), simulations=tuple(side)
+        )
+        write_evidence(tmp_path / f"{name}.json", evidence)
+        columns.append(read_columns(tmp_path / f"{name}.json")[1])
+    assert check(decide(pair(*columns), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)) == check(
+        judged(old, new)
+    )

@@ -333,3 +333,45 @@ def test_a_history_with_parallel_calls_and_an_empty_message_is_a_valid_task() ->
         "What do you need?",
     ]
     parse_written_task({key: value for key, value in draft.items() if key != "draft"}, "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "only_reads"),
+    [
+        ("mcp__weather__get_weather", True),
+        ("mcp__claude_ai_Mail__search_threads", True),
+        ("mcp__db__query", True),
+        ("mcp_weather_get_weather", True),
+        ("weather.get_weather", True),
+        ("weather:get_weather", True),
+        ("weather/get_weather", True),
+        ("weather_get_weather", True),
+        ("weather-get-weather", True),
+        ("github_list_issues", True),
+        ("github-getIssue", True),
+        ("mcp__shop__cancel_order", False),
+        ("mcp__list__delete_row", False),
+        ("list.delete_row", False),
+        ("shop_cancel_order", False),
+        ("mailing_list_remove", False),
+        ("todo_list_add_items", False),
+        ("shop_get_or_create_user", False),
+        ("send_get_well_cards", False),
+        ("__", False),
+    ],
+)
+def test_a_read_tool_is_one_behind_the_name_of_its_server_too(
+    name: str, only_reads: bool, tmp_path: Path
+) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}}]
+    messages = [
+        {"role": "user", "content": "Please do what I need."},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    log = tmp_path / "chats.jsonl"
+    log.write_text(json.dumps({"messages": messages}), encoding="utf-8")
+    assert main(["import", str(log), "--out", str(tmp_path / "d.yaml")]) == 0
+    (draft,) = tasks(tmp_path / "d.yaml")
+    assert draft["expect"] == ({"data": {}} if only_reads else {"calls": [{"name": name, "arguments": {}}]})

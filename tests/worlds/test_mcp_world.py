@@ -1,6 +1,8 @@
 """A world made from an MCP server: each session has a process, and whatever goes wrong is one line."""
 
 import asyncio
+import importlib.metadata
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,16 +54,15 @@ def world() -> World:
 
 
 def test_the_tools_are_those_of_the_server_without_reset_and_state(world: World) -> None:
-    assert {tool.name: tool.description for tool in world.tools("assistant")} == {
-        "get_booking": "Look up a booking.",
-        "cancel_booking": "Cancel a booking.",
-        "session_folder": "The folder of this session.",
-    }
+    descriptions = {tool.name: tool.description for tool in world.tools("assistant")}
+    assert descriptions["get_booking"] == "Look up a booking."
+    assert descriptions["session_folder"] == "The folder of this session."
+    assert not {"dump", "restore"} & descriptions.keys()
     (schema,) = [tool.parameters for tool in world.tools("assistant") if tool.name == "get_booking"]
     assert schema["required"] == ["booking_id"]
     assert world.tool_types()["get_booking"] is ToolType.READ
     assert world.tool_types()["cancel_booking"] is ToolType.WRITE
-    assert world.version() == "hotel 1.2"
+    assert world.version() == f"hotel 1.2, mcp {importlib.metadata.version('mcp')}"
     assert world.tools("user") == []
 
 
@@ -224,3 +225,103 @@ def test_a_closed_session_leaves_no_process(world: World) -> None:
     session.close()
     session._running_server.stop().result(timeout=10)
     assert not Path(folder).exists()
+
+
+def test_the_server_gets_no_keys_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    world = hotel(env={"HOTEL_MODE": "test"})
+    names = world.open().call("environment", {}, "assistant").content.split("\n")
+    assert {"PATH", "HOTEL_MODE", "TRACE2EVOLVE_SESSION"} <= {*names}
+    assert "OPENAI_API_KEY" not in names
+    marker = (
+        "import os, pathlib; "
+        "pathlib.Path(os.environ['TRACE2EVOLVE_SESSION'], 'marker').write_text(str(sorted(os.environ)))"
+    )
+    session = hotel(reset=["python", "-c", marker], env={"HOTEL_MODE": "test"}).open()
+    session.call("restore", {}, "assistant")
+    assert "OPENAI_API_KEY" not in session.data()["marker"], "the reset command gets the same environment"
+    assert "HOTEL_MODE" in session.data()["marker"]
+
+
+def test_the_identity_follows_the_names_of_variables_and_not_their_values() -> None:
+    worlds = [hotel(env=env) for env in ({}, {"KEY": "first"}, {"KEY": "second"})]
+    fingerprints = [each.fingerprint() for each in worlds]
+    assert fingerprints[0] != fingerprints[1] == fingerprints[2]
+    assert "first" not in fingerprints[1]
+
+
+def test_a_variable_that_is_not_text_is_one_line() -> None:
+    with pytest.raises(WorldError, match="env: 'KEY' is of type NoneType, not text; set a text"):
+        hotel(env={"KEY": None})
+
+
+@pytest.mark.parametrize("state", ["rows", "untyped_rows"])
+def test_a_state_that_is_a_list_has_one_form(state: str) -> None:
+    world = hotel(state=state)
+    session = world.open()
+    first, second = session.data()
+    assert (first["id"], second["id"]) == ("B17", "B18")
+    session.call("add_booking", {"booking_id": "B19"}, "assistant")
+    assert [row["id"] for row in session.data()] == ["B17", "B18", "B19"]
+    for key in ("B17", "B18"):
+        session.call("remove_booking", {"booking_id": key}, "assistant")
+    if state == "rows":
+        assert [row["id"] for row in session.data()] == ["B19"]
+        session.call("remove_booking", {"booking_id": "B19"}, "assistant")
+        assert session.data() == []
+    else:  # without structured content, a list of one row and none are the row and nothing
+        session.call("remove_booking", {"booking_id": "B19"}, "assistant")
+        with pytest.raises(
+            WorldLostError, match=r"returned no JSON: an empty answer; .* such as list\[dict\]"
+        ):
+            session.data()
+
+
+def test_rows_that_the_agent_adds_are_scored_and_found() -> None:
+    world = hotel(state="rows")
+    gold = {"name": "add_booking", "arguments": {"booking_id": "B19"}}
+    other = {"name": "add_booking", "arguments": {"booking_id": "B20"}}
+    solver, both = task(calls=[gold]), task(calls=[gold, other])
+    assert score(run(solver, world, OracleAgent(solver)), solver, world).reward == 1
+    result = score(run(both, world, OracleAgent(both)), solver, world)
+    assert result.reward == 0
+    assert [finding.why for finding in result.collateral or ()] == [
+        "add_booking changed B20, as no gold action does"
+    ]
+
+
+def test_answers_reach_the_agent_as_they_are(world: World) -> None:
+    session = world.open()
+
+    def answer(name: str, **arguments: str) -> str:
+        return session.call(name, arguments, "assistant").content
+
+    assert answer("remove_booking", booking_id="B18") == ""
+    assert answer("resource", kind="text") == "No pets."
+    assert answer("resource", kind="empty") == ""
+    assert answer("resource", kind="bytes") == "[resource: hotel://photo]"
+    assert answer("resource", kind="link") == "[resource_link: hotel://policy]"
+
+
+def test_the_version_names_the_sdk_of_the_servers_interpreter(tmp_path: Path) -> None:
+    """Servers of different versions of `mcp` give the agent different texts for one error."""
+    fingerprints = set()
+    for version in ("2.0.0", "2.1.0"):
+        folder = tmp_path / version
+        (distribution := folder / "packages" / f"mcp-{version}.dist-info").mkdir(parents=True)
+        (distribution / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mcp\nVersion: {version}\n")
+        python, serve = folder / "python3", folder / "serve"
+        path = shlex.quote(str(distribution.parent))
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {shlex.quote(sys.executable)} "$@"\n')
+        serve.write_text(
+            f"#!{python}\nimport runpy\nrunpy.run_path({str(FOLDER / SERVER)!r}, {{}}, '__main__')\n"
+        )
+        for program in (python, serve):
+            program.chmod(0o755)
+        for command in ([str(python), SERVER], [str(serve)]):
+            world = World.from_mcp(command, folder=FOLDER)
+            assert world.version() == f"hotel 1.2, mcp {version}"
+            fingerprints.add(world.fingerprint())  # type: ignore[attr-defined]
+    assert len(fingerprints) == 4
+    unknown = World.from_mcp(["sh", "-c", f"exec {shlex.quote(sys.executable)} {SERVER}"], folder=FOLDER)
+    assert unknown.version() == "hotel 1.2"

@@ -30,6 +30,7 @@ from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import (
+    DATABASE_EQUALS,
     SCRIPT_KEY,
     Action,
     Assertion,
@@ -49,7 +50,6 @@ from pytest_trace2evolve.utils.reading import (
     read_text,
 )
 from pytest_trace2evolve.utils.yaml_text import WrittenFloat, parse_yaml
-from pytest_trace2evolve.worlds.plain import DATABASE_EQUALS
 from pytest_trace2evolve.worlds.plain_data import json_key
 
 DRAFT = "draft"

@@ -101,7 +101,7 @@ class Episode:
             for call in message.tool_calls or ()
         )
         if change_count != self._checked_change_count:
-            state_matches, assertions = check_state(self.task, self.trace, self._world)
+            state_matches, assertions, _ = check_state(self.task, self.trace, self._world)
             self._state_matches = state_matches and all(check.met for check in assertions)
             self._checked_change_count = change_count
         return self._state_matches and all(check.met for check in check_communication(self.task, self.trace))

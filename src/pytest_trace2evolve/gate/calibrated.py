@@ -392,7 +392,7 @@ def _detectable_change(
         is_better = (comparisons.baseline.max_steps > 0) & ~(comparisons.candidate.max_steps > 0)
         return detectable_task_share(int(is_better.sum()), tasks, alpha)
     if check_id == INVARIANTS:
-        alpha /= len(INVARIANT_METRICS)
+        alpha /= len(comparisons.baseline.invariant_kinds)
     if check_id in comparisons.check_ids:
         alpha /= sum(rules.weight(name) > 0 for name in comparisons.check_ids)
     return detectable_change(float(finding.deviation[0]), tasks, alpha)

@@ -326,7 +326,7 @@ def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
         for item in fields(Finding)
         if item.name != "worst_kind"
     }
-    arrays["harm_p"] = np.minimum(arrays["harm_p"] * len(INVARIANT_METRICS), 1.0)
+    arrays["harm_p"] = np.minimum(arrays["harm_p"] * len(comparisons.baseline.invariant_kinds), 1.0)
     return Finding(**arrays, worst_kind=np.array(kind_indices)[worst_rows])
 
 

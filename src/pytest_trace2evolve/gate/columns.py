@@ -35,6 +35,9 @@ INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind
 """The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
 only if at least one of its simulations broke the invariant."""
 
+COLLATERAL = f"{INVARIANTS}.{Invariant.COLLATERAL_CHANGE}"
+"""The share of trials without a collateral change; a side of an older version lacks it."""
+
 AGENT_ERRORS = "agent_errors"
 """The name of the share of a task's trials that the agent did not end by an error. A side has the share only
 if at least one of its simulations ended in an agent error."""
@@ -132,6 +135,8 @@ CheckOutcomes = tuple[tuple[str, str], ...]
 """The outcomes of the project's own checks on a simulation, with the checks' ids."""
 
 _INVARIANT_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(INVARIANT_METRICS)}
+_CHECKED = len(INVARIANT_METRICS)
+"""The distance from the bit of a broken invariant to the bit of one that the record names, broken or not."""
 
 
 class ColumnsBuilder:
@@ -235,8 +240,8 @@ class ColumnsBuilder:
         breaches = np.array(self._breaches, dtype=np.int64)
         if (is_watched := measured & (breaches >= 0)).any():
             broken_bits = np.where(is_watched, breaches, 0)
-            for name, mask in {INVARIANTS: -1, **_INVARIANT_BITS}.items():
-                if name == INVARIANTS or (broken_bits & mask).any():
+            for name, mask in {INVARIANTS: (1 << _CHECKED) - 1, **_INVARIANT_BITS}.items():
+                if name == INVARIANTS or (broken_bits & (mask | mask << _CHECKED)).any():
                     shares[name] = np.where(
                         is_watched, ((broken_bits & mask) == 0).astype(np.float64), np.nan
                     )
@@ -281,10 +286,11 @@ def build_columns(records: Iterable[SimulationEvidence]) -> Columns:
 
 
 def breach_bits(invariants: Mapping[Invariant, int] | None) -> int:
-    """Return the invariants that a simulation broke, as a bit set; -1 if it was not checked for them."""
+    """Return the invariants that a simulation broke and names, as a bit set; -1 if it was not checked."""
     if invariants is None:
         return -1
-    return sum(bit for name, bit in _INVARIANT_BITS.items() if invariants.get(INVARIANT_METRICS[name]))
+    counts = {bit: invariants.get(INVARIANT_METRICS[name]) for name, bit in _INVARIANT_BITS.items()}
+    return sum(bool(count) * bit + (bit << _CHECKED) for bit, count in counts.items() if count is not None)
 
 
 def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:

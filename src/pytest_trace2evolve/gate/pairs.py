@@ -18,6 +18,7 @@ from pytest_trace2evolve.gate.columns import (
     AGENT_ERRORS,
     APPLIES_PREFIX,
     CHECK_PREFIX,
+    COLLATERAL,
     INVARIANT_METRICS,
     INVARIANTS,
     Columns,
@@ -153,8 +154,8 @@ class Tally:
         return np.asarray(self.checked[metric] - self.matched[metric] + unchecked)
 
     def without_checks(self, check_ids: Iterable[str]) -> "Tally":
-        """The tally without some of the project's own checks."""
-        names = {prefix + name for name in check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)}
+        """The tally without some of the project's own checks, or without `COLLATERAL`."""
+        names = {prefix + name for name in check_ids for prefix in ("", CHECK_PREFIX, APPLIES_PREFIX)}
         matched = {kind: sums for kind, sums in self.matched.items() if kind not in names}
         checked = {kind: counts for kind, counts in self.checked.items() if kind not in names}
         return replace(self, matched=matched, checked=checked)
@@ -162,6 +163,11 @@ class Tally:
     def kept_counts(self, breach: str) -> Floats:
         """By task, the number of checked trials that kept an invariant (a name of `INVARIANT_METRICS`)."""
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
+
+    @property
+    def invariant_kinds(self) -> list[str]:
+        """The names of `INVARIANT_METRICS` for which the side was checked."""
+        return [name for name in INVARIANT_METRICS if name != COLLATERAL or name in self.matched]
 
     @property
     def agent_errors(self) -> Counts:
@@ -204,9 +210,10 @@ class Tally:
         successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
         matched, checked = dict(self.matched), dict(self.checked)
         if INVARIANTS in checked:
-            has_actions = {**has_actions, **dict.fromkeys(INVARIANT_METRICS, has_actions[INVARIANTS])}
-            matched |= {name: self.kept_counts(name) for name in INVARIANT_METRICS}
-            checked |= dict.fromkeys(INVARIANT_METRICS, checked[INVARIANTS])
+            kinds = self.invariant_kinds
+            has_actions = {**has_actions, **dict.fromkeys(kinds, has_actions[INVARIANTS])}
+            matched |= {name: self.kept_counts(name) for name in kinds}
+            checked |= dict.fromkeys(kinds, checked[INVARIANTS])
         own_names = [prefix + name for name in self.check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)]
         all_names = (AGENT_ERRORS, *own_names)
         has_actions = {**has_actions, **dict.fromkeys(all_names, np.ones_like(self.trials, dtype=np.bool_))}
@@ -543,6 +550,8 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     tallies = [
         tally(side, indices, len(names)) for side, indices in zip((old, new), indices_of_sides, strict=True)
     ]
+    if any(COLLATERAL not in side.matched for side in tallies):  # both sides must have been checked
+        tallies = [side.without_checks([COLLATERAL]) for side in tallies]
     pairs = Pairs(
         names=tuple(names),
         baseline=tallies[0],

@@ -25,6 +25,16 @@ _READ_VERBS = word_set(
 )
 """Words that begin the names of tools that only read."""
 
+_PREFIXED_READ_VERBS = word_set("get find search lookup fetch retrieve describe read")
+"""Words that may follow a server's name, which nothing sets apart in `github_get_issue`."""
+
+_CHANGE_VERBS = word_set(
+    "add apply approve book buy cancel change clear close create delete edit email insert join mark modify "
+    "move pay place post put refund register remove reply reserve reset save send set share submit transfer "
+    "update write"
+)
+"""Words that keep a tool with a server's name from being a read."""
+
 
 @dataclass(frozen=True)
 class DraftSettings:
@@ -181,8 +191,18 @@ def _answered_calls(turns: Sequence[Turn]) -> dict[int, int]:
 
 
 def _only_reads(name: str) -> bool:
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name.rpartition(".")[2])
-    return bool(words) and words[0].casefold() in _READ_VERBS
+    """Whether a tool seems to only read: by the first word of its name, without a prefix for its server.
+
+    SDKs write `mcp__SERVER__TOOL`, `server.tool`, `server:tool`, `server/tool` and `server_tool`.
+    """
+    tool_name = next((part for part in reversed(re.split(r"__|[.:/]", name)) if part), "")
+    words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool_name)]
+    if words[:1] and words[0] in _READ_VERBS:
+        return True
+    return not _CHANGE_VERBS.intersection(words) and (
+        not _PREFIXED_READ_VERBS.isdisjoint(words[1:-1])
+        or ("list" in words[1:-1] and words[-1].endswith("s"))
+    )
 
 
 def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:

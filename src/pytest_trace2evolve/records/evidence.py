@@ -72,8 +72,8 @@ class SimulationEvidence(RewardRecord):
         actions: Gold actions by tool type. The totals come from the task, so they are known even if the
             simulation was not measured (`matched` is then None).
         usage: The usage of the agent's and the user's models, if the trace records it.
-        invariants: The number of breaches by invariant; None if the world declares no rules, or nothing was
-            measured.
+        invariants: The number of breaches by invariant; None if nothing was measured or checked. The number
+            of collateral changes is present if, and only if, they were looked for.
         checks: The outcomes of the project's own checks by id; empty if there are none, or nothing was
             measured.
         models: The models that a project's own agent called; empty if it called none, or for evidence that

@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.base import Record
 
 
 class Invariant(StrEnum):
-    """Rules that hold on every trace, whatever its task."""
+    """Rules that hold on every trace. A collateral change needs no rules of the world."""
 
     AUTHENTICATION = "authentication"
     CONSENT = "consent"
@@ -22,6 +22,7 @@ class Invariant(StrEnum):
     ELIGIBILITY = "eligibility"
     OTHER_CUSTOMERS = "other_customers"
     PROMISES = "promises"
+    COLLATERAL_CHANGE = "collateral_change"
 
 
 class Finding(Record):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import RewardBasis
 
 
@@ -77,7 +78,8 @@ class Score(RewardRecord):
 
     `components` holds every component that could be computed. Components outside `basis` are diagnostics. A
     component that needed a judge and had none is absent. `forbidden_calls` holds one check for each forbidden
-    call of the task; a check is met if the agent did not make the call.
+    call of the task; a check is met if the agent did not make the call. `collateral` holds the collateral
+    changes; None if the task or the world does not show which records may change.
     """
 
     basis: tuple[RewardBasis, ...] = ()
@@ -89,4 +91,5 @@ class Score(RewardRecord):
     forbidden_calls: tuple[Check, ...] = ()
     nl_assertions: tuple[Check, ...] = ()
     judge: JudgeUse | None = None
+    collateral: tuple[Finding, ...] | None = None
     note: str = ""

@@ -24,6 +24,9 @@ from pytest_trace2evolve.utils.reading import first_problem
 SCRIPT_KEY = "script"
 """The key of a task's user scenario that holds the script; tau2's own tools ignore it."""
 
+DATABASE_EQUALS = "database_equals"
+"""The assertion that compares the database with the expected one; every world of a project's own has it."""
+
 MAX_PATIENCE = 24
 """The maximum number of messages that a customer sends. The step budget must leave room for the answers."""
 

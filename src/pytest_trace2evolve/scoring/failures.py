@@ -102,7 +102,7 @@ def _check_end_state(
     if not compares_state(task) or not (needs_database or assertions):
         return [], []
     with contextlib.ExitStack() as stack:
-        session, gold_session = replay_sessions(task, trace, world, stack)
+        session, gold_session, _ = replay_sessions(task, trace, world, stack)
         differences: list[Difference] = []
         failed_checks: list[FailedCheck] = []
         if needs_database and not session.same_state(gold_session):

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding, Invariant, Rules, Writing, id_at, id_text, record_at
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation
@@ -80,11 +81,16 @@ def find_breaches(trace: Sequence[Message], rules: Rules) -> tuple[Finding, ...]
     return tuple(findings)
 
 
-def breaches_in(simulation: Simulation, score: Score, rules: Rules | None) -> tuple[Finding, ...] | None:
-    """The breaches in a scored simulation; None if it was not measured or no rules are declared."""
-    if rules is None or score.status is not Status.MEASURED:
+def breaches_in(simulation: Simulation, score: Score, world: World | None) -> tuple[Finding, ...] | None:
+    """The breaches in a scored simulation; None if it was not measured or nothing could be checked.
+
+    `world` is None for an agent that did not talk.
+    """
+    rules = None if world is None else rules_of(world)
+    if world is None or score.status is not Status.MEASURED or (rules is None and score.collateral is None):
         return None
-    return find_breaches(simulation.trace, rules)
+    findings = (*(find_breaches(simulation.trace, rules) if rules else ()), *(score.collateral or ()))
+    return tuple(sorted(findings, key=lambda finding: finding.message))
 
 
 def _answered_calls(trace: Sequence[Message]) -> dict[int, list[AnsweredCall]]:

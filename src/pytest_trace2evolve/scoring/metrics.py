@@ -210,10 +210,15 @@ def _check_counts(records: Iterable[SimulationEvidence]) -> dict[str, CheckCount
     } or None
 
 
-def count_breaches(findings: Iterable[Finding]) -> dict[Invariant, int]:
-    """The number of breaches of each invariant; unbroken invariants are absent."""
+def count_breaches(findings: Iterable[Finding], *, has_collateral: bool = False) -> dict[Invariant, int]:
+    """The number of breaches of each invariant; unbroken invariants are absent.
+
+    If collateral changes were looked for, their number is present, even if it is 0.
+    """
     counts = Counter(finding.invariant for finding in findings)
-    return {invariant: counts[invariant] for invariant in Invariant if counts[invariant]}
+    if has_collateral:
+        counts[Invariant.COLLATERAL_CHANGE] += 0
+    return {invariant: counts[invariant] for invariant in Invariant if invariant in counts}
 
 
 _ROLES: tuple[Requestor, ...] = ("assistant", "user")
@@ -251,7 +256,9 @@ def to_evidence(
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
         usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
-        invariants=None if findings is None else count_breaches(findings),
+        invariants=None
+        if findings is None
+        else count_breaches(findings, has_collateral=score.collateral is not None),
         models=called_models(simulation.trace),
         lost=simulation.losses,
         checks={name: result.outcome for name, result in (check_results or {}).items()},

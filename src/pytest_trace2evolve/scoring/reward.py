@@ -15,6 +15,7 @@ from typing import Any
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Judge, SupportsExpectedCalls, World, WorldSession
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import (
     UNKNOWN_TOOL,
     ActionCheck,
@@ -25,6 +26,7 @@ from pytest_trace2evolve.records.score import (
 )
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, REGULAR_ENDS, Simulation, TerminationReason
+from pytest_trace2evolve.scoring.collateral import agent_database, find_collateral, fixes_records
 
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
@@ -64,7 +66,9 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
     if simulation.redrawn_reason:
         return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
     if reason not in REGULAR_ENDS:
-        return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
+        collateral = collateral_changes(task, simulation.trace, world)
+        note = f"ended early: {reason}"
+        return Score(status=Status.MEASURED, reward=0.0, note=note, collateral=collateral)
     criteria = task.evaluation_criteria
     if criteria is None:
         return Score(status=Status.MEASURED, reward=1.0, note="the task has no evaluation criteria")
@@ -80,7 +84,7 @@ def _score_criteria(
     trace = simulation.trace
     if not trace:
         raise TraceError("the simulation ended regularly, but has no messages")
-    db_match, env_assertions = check_state(task, trace, world)
+    db_match, env_assertions, collateral = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world)
     forbidden_calls = check_forbidden_calls(task, trace, world)
@@ -119,6 +123,7 @@ def _score_criteria(
         forbidden_calls=forbidden_calls,
         nl_assertions=tuple(nl_checks),
         judge=judge_use,
+        collateral=collateral,
         note=note,
     )
 
@@ -288,7 +293,9 @@ def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ..
     )
 
 
-def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[bool, tuple[Check, ...]]:
+def check_state(
+    task: Task, trace: Sequence[Message], world: World
+) -> tuple[bool, tuple[Check, ...], tuple[Finding, ...] | None]:
     """Replay a trace and the gold actions; compare the databases and run the assertions.
 
     Follows `EnvironmentEvaluator` of tau2-bench 1.0.1. Only calls of known tools that change state are
@@ -296,7 +303,8 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     without syncing, and their errors are ignored.
 
     Returns:
-        Whether both databases match, and one check per assertion.
+        Whether both databases match, one check per assertion, and the collateral changes (None if the task
+        does not say which records may change, or the world does not show them).
 
     Raises:
         TraceError: the tool calls and results of the trace do not correspond.
@@ -304,9 +312,12 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     """
     criteria = task.evaluation_criteria
     if criteria is None or not compares_state(task):
-        return True, ()
+        return True, (), None
+    further_calls = _further_calls(task, trace, world)
     with contextlib.ExitStack() as stack:
-        replayed_session, gold_session = replay_sessions(task, trace, world, stack)
+        replayed_session, gold_session, initial = replay_sessions(
+            task, trace, world, stack, keeps_initial=bool(further_calls)
+        )
         # A server may hide its database. This matters only if the reward depends on the database.
         is_comparable = getattr(replayed_session, "is_comparable", True) or RewardBasis.DB in criteria.basis
         has_same_state = replayed_session.same_state(gold_session) if is_comparable else True
@@ -318,7 +329,36 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
             )
             for assertion in criteria.env_assertions or []
         )
-        return has_same_state, checks
+        collateral: tuple[Finding, ...] | None = None
+        if is_comparable and fixes_records(criteria):
+            with contextlib.suppress(Exception):  # the code of a project's own world may raise anything
+                collateral = (
+                    find_collateral(criteria, further_calls, replayed_session, gold_session, initial)
+                    if further_calls and not has_same_state
+                    else ()
+                )
+        return has_same_state, checks, collateral
+
+
+def collateral_changes(task: Task, trace: Sequence[Message], world: World) -> tuple[Finding, ...] | None:
+    """The collateral changes of a trace, as in `check_state`; None if the trace cannot be replayed."""
+    with contextlib.suppress(Exception):  # the code of a project's own world may raise anything
+        return check_state(task, trace, world)[2] if _further_calls(task, trace, world) else None
+    return None
+
+
+def _further_calls(task: Task, trace: Sequence[Message], world: World) -> list[tuple[int, ToolCall]]:
+    """The calls that may change a database and are no gold actions, with the positions of their messages."""
+    own_part = _without_history(task, trace)
+    gold_calls = [(action.name, action.arguments) for action in task.actions]
+    further_calls = []
+    for index, message in enumerate(own_part, len(trace) - len(own_part)):
+        for call in tool_calls([message]):
+            if (call.name, call.arguments) in gold_calls:
+                gold_calls.remove((call.name, call.arguments))
+            elif world.has_tool(call.name) and world.changes_state(call.name):
+                further_calls.append((index, call))
+    return further_calls
 
 
 def compares_state(task: Task) -> bool:
@@ -336,9 +376,16 @@ def open_session(world: World, stack: contextlib.ExitStack, *, solo: bool = Fals
 
 
 def replay_sessions(
-    task: Task, trace: Sequence[Message], world: World, stack: contextlib.ExitStack
-) -> tuple[WorldSession, WorldSession]:
-    """Return two sessions: one after the calls of a trace, and one after the gold actions.
+    task: Task,
+    trace: Sequence[Message],
+    world: World,
+    stack: contextlib.ExitStack,
+    *,
+    keeps_initial: bool = False,
+) -> tuple[WorldSession, WorldSession, Any]:
+    """Return a session after the calls of a trace, one after the gold actions, and the initial database.
+
+    The agent's initial database is None unless `keeps_initial` is set and the world shows it.
 
     Args:
         task: The task of the trace.
@@ -356,9 +403,12 @@ def replay_sessions(
     _replay(replayed_session, trace, world)
     gold_session.initialise(task.initial_state)
     _replay(gold_session, task.history, world)
+    initial = None
+    with contextlib.suppress(Exception):
+        initial = agent_database(gold_session) if keeps_initial else None
     for action in task.actions:
         gold_session.perform(action.model_copy(deep=True))
-    return replayed_session, gold_session
+    return replayed_session, gold_session, initial
 
 
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:

@@ -17,7 +17,7 @@ from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import CaseError, SuiteError
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.protocols import Agent, World, rules_of
+from pytest_trace2evolve.records.protocols import Agent, World
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -85,7 +85,7 @@ def _oracle_problems(simulation: Simulation, case: Case, world: World) -> Iterat
     failed_calls = (message for message in simulation.trace if message.role == "tool" and message.error)
     if failed_call := next(failed_calls, None):
         yield f"makes a gold call that fails: {failed_call.content}"
-    for finding in breaches_in(simulation, case_score, rules_of(world)) or ():
+    for finding in breaches_in(simulation, case_score, world) or ():
         yield f"breaks {finding.invariant.value}: {finding.why}"
     if is_ended_by_user and not _passes(case_score):
         missed_components = [

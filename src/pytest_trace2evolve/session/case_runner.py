@@ -28,7 +28,7 @@ from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
-from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -235,7 +235,7 @@ class CaseRunner:
         result = score(simulation, case.task, world, self._plan.judge)
         if result.status is not Status.MEASURED:
             raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
-        violations = breaches_in(simulation, result, rules_of(world)) or ()
+        violations = breaches_in(simulation, result, world) or ()
         return Outcome(case, simulation, result, violations)
 
     @cached_property

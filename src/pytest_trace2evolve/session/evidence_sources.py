@@ -22,7 +22,7 @@ from pytest_trace2evolve.evidence.results import (
     read_results,
 )
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.protocols import Judge, rules_of
+from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
@@ -148,12 +148,11 @@ def rescore(
     domain, origin = domain_of(file), file_provenance(file)
     world = worlds.open(provider or origin.provider, domain)
     types = world.tool_types()
-    rules = rules_of(world) if origin.is_conversational else None
     scored_simulations = []
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        findings = breaches_in(simulation, result, rules)
+        findings = breaches_in(simulation, result, world if origin.is_conversational else None)
         check_results = trace_checks.run(simulation, result, task, world) if origin.is_conversational else {}
         record = to_evidence(
             simulation,

@@ -31,7 +31,7 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.metrics import is_success
-from pytest_trace2evolve.scoring.reward import recorded_verdicts
+from pytest_trace2evolve.scoring.reward import collateral_changes, recorded_verdicts
 from pytest_trace2evolve.session.evidence_sources import (
     domain_of,
     expand_run_folders,
@@ -180,7 +180,7 @@ def open_trace(
         tuple(sorted(simulations)),
         tuple(recorded_splits),
         note,
-        _broken_invariants(simulation, origin, project),
+        _broken_invariants(simulation, file.tasks[task], origin, project),
         _explain_failure(simulation, file.tasks[task], origin, project),
     )
 
@@ -205,7 +205,7 @@ def _explain_failure(
 
 
 def _broken_invariants(
-    simulation: Simulation, origin: Provenance, project: Project | None
+    simulation: Simulation, task: Task, origin: Provenance, project: Project | None
 ) -> tuple[Finding, ...]:
     """Return the recorded invariant violations.
 
@@ -217,10 +217,12 @@ def _broken_invariants(
         return ()
     try:
         worlds = Worlds() if project is None else project.open_worlds()
-        rules = rules_of(worlds.open(origin.provider, origin.domain))
+        world = worlds.open(origin.provider, origin.domain)
+        rules = rules_of(world)
     except (WorldError, MissingExtraError):
         return ()
-    return () if rules is None else find_breaches(simulation.trace, rules)
+    findings = () if rules is None else find_breaches(simulation.trace, rules)
+    return *findings, *(collateral_changes(task, simulation.trace, world) or ())
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
-from pytest_trace2evolve.records.protocols import World, rules_of
-from pytest_trace2evolve.records.rules import Rules
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import AgentError, Simulation, TerminationReason
@@ -101,7 +100,6 @@ class TaskRunner:
     check_failures: list[tuple[str, CheckFailure]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._rules: dict[str, Rules | None] = {}
         self._failed_trials: dict[tuple[str, str], tuple[Simulation, Task, Score]] = {}
         self._conversational: dict[str, bool] = {}
         self._end_events = {task: asyncio.Event() for task in self.tasks}
@@ -410,12 +408,9 @@ class TaskRunner:
                 raise simulation
             world = self._world(planned_suite)
             result = score(simulation, task, world, self.plan.judge)
-            findings = breaches_in(simulation, result, self._rules_of(planned_suite, world))
-            check_results = (
-                self.plan.trace_checks.run(simulation, result, task, world)
-                if self._is_conversational(planned_suite)
-                else {}
-            )
+            talks = self._is_conversational(planned_suite)
+            findings = breaches_in(simulation, result, world if talks else None)
+            check_results = self.plan.trace_checks.run(simulation, result, task, world) if talks else {}
             types = world.tool_types()
             record = to_evidence(
                 simulation,
@@ -442,13 +437,6 @@ class TaskRunner:
         except OSError as error:
             raise StorageError.from_os_error(error, store.folder) from None
         return record
-
-    def _rules_of(self, planned_suite: PlannedSuite, world: World) -> Rules | None:
-        """Return the rules for a suite's traces; None if its agent does not talk."""
-        if planned_suite.name not in self._rules:
-            is_conversational = self._is_conversational(planned_suite)
-            self._rules[planned_suite.name] = rules_of(world) if is_conversational else None
-        return self._rules[planned_suite.name]
 
     def _is_conversational(self, planned_suite: PlannedSuite) -> bool:
         """Return whether the agent of a suite talks; cached because the provenance digests the whole lock."""

@@ -8,7 +8,7 @@ that record. The cost of comparing two sessions depends on what they wrote, not 
 import contextlib
 import functools
 import json
-from collections import UserDict
+from collections import ChainMap, UserDict
 from collections.abc import ItemsView, Iterator, Mapping, MutableSequence, ValuesView
 from typing import Any, get_args
 
@@ -209,6 +209,31 @@ def _overlay(value: Any, mode: WriteMode) -> Any:
     if isinstance(value, BaseModel):
         return OverlayDatabase(value, mode)
     return value
+
+
+def changed_contents(value: Any, other: Any) -> Any:
+    """Return the contents of an overlay without the records that two overlays share."""
+    if isinstance(value, OverlayDatabase) and isinstance(other, OverlayDatabase):
+        return {
+            field: changed_contents(item, other.__dict__.get(field)) for field, item in value.__dict__.items()
+        }
+    if isinstance(value, OverlayDict) and isinstance(other, OverlayDict) and value._base is other._base:
+        return {key: value.data[key] for key in value._written | other._written if key in value.data}
+    if isinstance(value, OverlayList) and isinstance(other, OverlayList):
+        shared_ids = {*map(id, other._items)}
+        return [item for item in value._items if id(item) not in shared_ids]
+    return _contents(value)
+
+
+def frozen_contents(value: Any) -> Any:
+    """Return the contents of an overlay, which later writes of its session do not change."""
+    if isinstance(value, OverlayDatabase):
+        return {field: frozen_contents(item) for field, item in value.__dict__.items()}
+    if isinstance(value, OverlayDict):
+        return ChainMap({key: clone(value.data.get(key)) for key in value._written}, value._base)
+    if isinstance(value, OverlayList):
+        return [item if id(item) in value._shared else clone(item) for item in value._items]
+    return clone(value)
 
 
 def _contents(value: Any) -> Any:

@@ -39,6 +39,12 @@ END_SECONDS = 6.0
 _REQUEST_ERRORS = (-32700, -32600, -32601, -32602)
 """Codes of errors for invalid requests. The agent sees these errors like the errors of a tool."""
 
+_VERSIONS_PROGRAM = (
+    "import importlib.metadata as m; found = {d.name: d.version for d in [*m.distributions()][::-1]}; "
+    "print(*(f'{name} {found[name]}' for name in ('fastmcp', 'mcp') if name in found), sep=', ')"
+)
+"""Prints the versions of the SDKs that an interpreter has."""
+
 T = TypeVar("T")
 
 
@@ -54,6 +60,7 @@ class ServerSettings:
         world: The name of the world, for messages.
         reset_command: The command that runs before the server; None for none.
         reset_tool: The name of the tool that is called first; None for none.
+        variables: Environment variables of the server, in addition to the SDK's default.
     """
 
     world: str
@@ -63,6 +70,13 @@ class ServerSettings:
     folder: Path
     start_timeout: float
     timeout: float
+    variables: Mapping[str, str]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """The environment of a session: the SDK's default, which has no keys, and `variables`."""
+        from mcp.client.stdio import get_default_environment
+
+        return {**get_default_environment(), **self.variables, SESSION_VAR: str(folder)}
 
     def lost_error(self, text: str) -> WorldLostError:
         return WorldLostError(f"world {self.world!r}: {text}")
@@ -109,7 +123,7 @@ class Server:
         require("mcp", extra="mcp")
         self._settings = settings
         self._folder = Path(tempfile.mkdtemp(prefix="trace2evolve-mcp-"))
-        self._environment = {**os.environ, SESSION_VAR: str(self._folder)}
+        self._environment = settings.environment(self._folder)
         self._log = self._folder.with_name(f"{self._folder.name}.log")
         self._session: Any = None
         self._error: WorldLostError | None = None
@@ -139,7 +153,7 @@ class Server:
             cause = " ".join(f"{_first_error(error)}".split()) or type(error).__name__
             raise settings.lost_error(
                 f"its MCP server {shlex.join(settings.command)} does not start: {cause}"
-                f"{self._final_output}; correct the command"
+                f"{self._final_output}; correct the command, or name missing environment variables in env"
             ) from None
 
     def _run_reset_command(self) -> None:
@@ -178,7 +192,7 @@ class Server:
                 ):
                     result = await session.initialize()
                     info = getattr(result, "server_info", None)
-                    self.version = f"{info.name} {info.version}" if info else ""
+                    self.version = f"{info.name} {info.version}".strip() if info else ""
                     self.tools = await _list_tools(session)
                     self._session = session
                     self._ready.set_result(None)
@@ -205,24 +219,30 @@ class Server:
         Raises:
             WorldLostError: the server ended, or did not answer in time.
         """
+        result = self._request(name, arguments)
+        return ToolResult(content=storable_text(_text(result)), error=bool(result.is_error))
+
+    def _request(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the server's answer to a call; for a call that it rejects, an answer with the error."""
         from mcp import MCPError
+        from mcp.types import CallToolResult, TextContent
 
         if self._error is not None:
             raise self._error
         settings = self._settings
         try:
-            result = self._wait(
+            return self._wait(
                 asyncio.wait_for(self._session.call_tool(name, dict(arguments)), settings.timeout)
             )
         except TimeoutError:
             self._fail(f"its MCP server did not answer {name!r} within {settings.timeout:g} seconds")
         except MCPError as error:
             if error.error.code in _REQUEST_ERRORS:
-                return ToolResult(content=f"Error: {storable_text(error.error.message)}", error=True)
+                text = f"Error: {error.error.message}"
+                return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
             self._fail(f"its MCP server ended while it answered {name!r}: {error.error.message}")
         except Exception as error:
             self._fail(f"its MCP server gave no valid answer to {name!r}: {type(error).__name__}: {error}")
-        return ToolResult(content=storable_text(_text(result)), error=bool(result.is_error))
 
     def data(self, tool: str) -> Any:
         """Return the JSON value that a tool returns.
@@ -230,11 +250,15 @@ class Server:
         Raises:
             WorldLostError: the tool fails, or does not return JSON.
         """
-        result = self.call(tool, {})
-        if not result.error:
-            with contextlib.suppress(ValueError):
-                return json.loads(result.content)
-        raise self._settings.lost_error(f"its state tool {tool!r} returned no JSON: {result.content[:200]}")
+        result = self._request(tool, {})
+        value = None if result.is_error else _json_value(result)
+        if value is None:
+            text = " ".join(_text(result).split())[:200] or "an empty answer"
+            raise self._settings.lost_error(
+                f"its state tool {tool!r} returned no JSON: {text}; return one JSON text, or annotate the "
+                "type that the tool returns, such as list[dict]"
+            )
+        return value
 
     def reset(self) -> None:
         """Call the tool that restores the initial data, if there is one.
@@ -290,10 +314,67 @@ def _first_error(error: BaseException) -> BaseException:
 
 def _text(result: Any) -> str:
     """The text of a tool's result, as a model reads it."""
-    parts = [getattr(block, "text", None) or f"[{block.type}]" for block in result.content]
-    if not parts and result.structured_content is not None:
+    if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
-    return "\n".join(parts)
+    return "\n".join(map(_block_text, result.content))
+
+
+def _block_text(block: Any) -> str:
+    """The text of a content block or of its resource; for anything else, its type and address in brackets."""
+    resource = getattr(block, "resource", block)
+    text, address = getattr(resource, "text", None), getattr(resource, "uri", None)
+    return text if text is not None else f"[{block.type}{f': {address}' if address else ''}]"
+
+
+def _json_value(result: Any) -> Any:
+    """The JSON value that a tool's result holds; None if it holds none.
+
+    Structured content has one form however many items it has. SDKs wrap a value that is not an object in an
+    object with the key `result`, and write one block of text for each item of a list.
+    """
+    texts = [_parse_json(_block_text(block)) for block in result.content]
+    value = result.structured_content
+    if value is None:
+        return None if None in texts else texts[0] if len(texts) == 1 else texts or None
+    if isinstance(value, dict) and value.keys() == {"result"} and texts != [value]:
+        value = value["result"]
+    return _parse_json(value) if isinstance(value, str) else value
+
+
+def _parse_json(text: str) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
+
+
+def _sdk_versions(settings: ServerSettings) -> str:
+    """The versions of the SDKs of the server's Python interpreter, which word the errors that the agent sees.
+
+    Empty if the command starts no interpreter that can be found (`npx`, `uvx`), or one without an SDK.
+    """
+    environment = settings.environment(settings.folder)
+
+    def find(name: str) -> Path:
+        path = settings.folder / name if os.sep in name else name
+        return Path(shutil.which(path, path=environment.get("PATH")) or os.devnull)
+
+    program = find(settings.command[0])
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if not program.name.startswith("python"):  # perhaps a script, such as one that pip installed
+            with program.open("rb") as script:
+                start, _, interpreter = script.readline(500).decode("utf-8", "replace").rpartition("#!")
+            program = find(interpreter.split()[-1]) if interpreter and not start else program
+        if program.name.startswith("python"):
+            return subprocess.run(
+                [program, "-c", _VERSIONS_PROGRAM],
+                cwd=settings.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=settings.start_timeout,
+            ).stdout.strip()
+    return ""
 
 
 class McpWorld(World):
@@ -307,6 +388,7 @@ class McpWorld(World):
         reads: Sequence[str] | None,
         folder: Path,
         timeouts: tuple[float, float],
+        variables: Mapping[str, str],
         *,
         name: str,
         policy: str,
@@ -317,6 +399,9 @@ class McpWorld(World):
         words = _split_command(command)
         if not words:
             raise WorldError(f"world {name!r}: its command is empty; name the program of the MCP server")
+        if unfit := next((key for key, value in variables.items() if not isinstance(value, str)), None):
+            kind = type(variables[unfit]).__name__
+            raise WorldError(f"world {name!r}: env: {unfit!r} is of type {kind}, not text; set a text")
         is_tool = isinstance(reset, str) and len(reset.split()) == 1
         self.settings = ServerSettings(
             world=name,
@@ -326,6 +411,7 @@ class McpWorld(World):
             folder=folder,
             start_timeout=timeouts[0],
             timeout=timeouts[1],
+            variables=variables,
         )
         self.state = state
         self._reads = None if reads is None else frozenset(reads)
@@ -367,7 +453,7 @@ class McpWorld(World):
                 if self._reads is None
                 else self._reads,
                 data=None if self.state is None else server.data(self.state),
-                version=server.version,
+                version=", ".join(filter(None, (server.version, _sdk_versions(self.settings)))),
             )
         finally:
             server.stop()
@@ -389,11 +475,13 @@ class McpWorld(World):
         return digest(self._get_description().data)
 
     def version(self) -> str:
-        """The server's name and version."""
+        """The server's name and version, and those of its SDKs, as far as they are known."""
         return self._get_description().version
 
     def fingerprint(self) -> str:
-        """Digest of the command's arguments, the project's files that it names, and the server's version."""
+        """The version, and a digest of the command's arguments, the project's files that it names, and the
+        names of environment variables, whose values may be secret.
+        """
         words = self.settings.command
         # The interpreter of a virtual environment is a link out of the project.
         folder = real_path(self.settings.folder)
@@ -402,7 +490,8 @@ class McpWorld(World):
         names = [*named_words, *(f"{word.replace('.', '/')}.py" for word in words)]
         paths = [folder / name for name in names]
         files = [digest_text(path.read_bytes().hex()) for path in paths if path.is_file()]
-        return digest([list(words[1:]), files, self.version()])
+        variables = sorted(self.settings.variables)
+        return f"{self.version()}: {digest([list(words[1:]), files, variables])}"
 
 
 @dataclass(frozen=True)

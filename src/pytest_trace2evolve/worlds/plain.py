@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldSession
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
+from pytest_trace2evolve.records.task import DATABASE_EQUALS, Action, Assertion, InitialState, Task
 from pytest_trace2evolve.scoring.differences import find_differences
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, convert_failures, parse_json, read_text
@@ -33,9 +33,6 @@ from pytest_trace2evolve.worlds.plain_data import (
     without_nulls,
 )
 from pytest_trace2evolve.worlds.tool_schemas import ToolMethod, own_annotation, strip_hint, tool_methods
-
-DATABASE_EQUALS = "database_equals"
-"""The assertion that compares the database with the expected one; every world of a project's own has it."""
 
 MAX_KEPT_STATES = 64
 """Maximum number of tasks' initial states that a world keeps for further sessions of the same tasks."""
@@ -133,6 +130,7 @@ class World(ABC):
         guidelines: str = GUIDELINES,
         rules: Rules | None = None,
         reads: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
         timeout: float = 60.0,
         start_timeout: float = 30.0,
@@ -156,13 +154,15 @@ class World(ABC):
             rules: Rules whose breaches are counted in every trace.
             reads: Tools that never change the database; by default those that the server annotates as
                 read-only.
+            env: Environment variables of the server and the reset command. Without it, they get only those
+                that the MCP SDK passes on, such as `PATH` and `HOME`, and no keys of the shell.
             folder: The folder in which commands run and from which relative paths start; by default the
                 folder of the calling file.
             timeout: Seconds in which the server must answer each call.
             start_timeout: Seconds in which the server must start.
 
         Raises:
-            WorldError: the command is empty, or a file cannot be read.
+            WorldError: the command is empty, a file cannot be read, or a value of `env` is not text.
         """
         from pytest_trace2evolve.worlds.mcp_server import McpWorld
 
@@ -176,6 +176,7 @@ class World(ABC):
             reads,
             root,
             (start_timeout, timeout),
+            env or {},
             name=name,
             policy=_policy_text(policy, root),
             guidelines=guidelines,

@@ -11,7 +11,14 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, is_equal, merge
+from pytest_trace2evolve.worlds.copy_on_write import (
+    OverlayDatabase,
+    WriteMode,
+    changed_contents,
+    frozen_contents,
+    is_equal,
+    merge,
+)
 
 
 class ToolkitSession(WorldSession):
@@ -155,6 +162,10 @@ class ToolkitSession(WorldSession):
             side: database.contents() if isinstance(database, OverlayDatabase) else database
             for side, database in databases.items()
         }
+
+    def agent_database(self, other: "ToolkitSession | None" = None) -> Any:
+        """Return the agent's database without records shared with another session, or else a copy."""
+        return changed_contents(self.agent.db, other.agent.db) if other else frozen_contents(self.agent.db)
 
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> Any:
         if requestor == "user" and self._solo:
