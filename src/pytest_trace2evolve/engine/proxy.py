@@ -642,11 +642,13 @@ def stream_fault(name: str, content: bytes) -> str:
         if kind in ("response.completed", "response.incomplete"):
             return ""
         for choice in choices if isinstance(choices, list) else ():
-            if not _has_message(choice, "delta"):
+            if not isinstance(choice, dict):
                 return _NO_MESSAGE
-            started.add(str(choice.get("index")))
-            finished |= {str(choice.get("index"))} if choice.get("finish_reason") else set()
-    return "" if started and started == finished else _message_of(content) or "the stream ends early"
+            index = str(choice.get("index"))
+            # A choice without a delta may hold the results of a content filter only.
+            started |= {index} if _has_message(choice, "delta") else set()
+            finished |= {index} if choice.get("finish_reason") else set()
+    return "" if started and started <= finished else _message_of(content) or "the stream ends early"
 
 
 def _has_message(choice: Any, name: str) -> bool:
