@@ -31,6 +31,8 @@ def foreign(run: Path, name: str, **info: Any) -> Path:
     ]
     for simulation in simulations:
         simulation["id"] = f"{name}-{simulation['id']}"
+        for message in simulation["messages"]:
+            message["timestamp"] = f"{name} {message['timestamp']}"
     path = run.parent / f"{name}.json"
     path.write_text(json.dumps({**header, "simulations": simulations}), encoding="utf-8")
     return path
