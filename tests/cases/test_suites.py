@@ -77,7 +77,7 @@ def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) 
     evidence = read_evidence(cases.desk.root / "baselines" / "help" / "good.json")
     assert evidence.provenance.user.implementation == "script"
     assert {record.reward for record in evidence.simulations} == {1.0}
-    assert all(record.invariants == {} for record in evidence.simulations)
+    assert all(record.invariants == {"collateral_change": 0} for record in evidence.simulations)
     results = json.loads((cases.desk.root / "run" / "results.json").read_text())
     stored = {task["id"]: task for task in results["tasks"]}
     for case in (*CASES["heldout"], *CASES["pressure"]):

@@ -111,7 +111,7 @@ def test_no_regression_passes_an_edit_that_changes_nothing_where_hold_cannot(pro
     (entry,) = [one for one in entries if one.get("goal") == "no-regression"]
     assert (entry["label"], entry["look"], entry["alpha"]) == ("development", None, None)
     # The next claim is the first of its split.
-    judged(project, "v2").stdout.fnmatch_lines(["*test 1, level 0.0228*"])
+    judged(project, "v2").stdout.fnmatch_lines(["*test 1, analysis 3, level 0.0014*"])
 
 
 def test_no_regression_discards_what_broke_and_no_baseline_comes_of_it(

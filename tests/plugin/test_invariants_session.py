@@ -61,8 +61,8 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     result.stdout.no_fnmatch_line("discovery: invariants*")
     folder = ruled.runs[-1]
     records = {one.task_id: one for one in read_evidence(folder / "evidence/desk.json").simulations}
-    assert records["note"].invariants == {"authentication": 1}
-    assert records["idle"].invariants == {}
+    assert records["note"].invariants == {"authentication": 1, "collateral_change": 0}
+    assert records["idle"].invariants == {"collateral_change": 0}
     stored = [json.loads(path.read_text()) for path in folder.glob("**/simulations/*.json")]
     own = {one["task_id"]: one["info"]["trace2evolve"].get("invariants") for one in stored}
     assert own["idle"] is None
@@ -94,12 +94,12 @@ def test_records_found_and_created_by_calls_are_judged_in_a_session(project: Des
     result.stdout.fnmatch_lines(["discovery: invariants: 3 of 3 simulations broke at least one: consent 3"])
 
 
-def test_a_world_without_rules_says_nothing_of_them(project: DeskProject) -> None:
+def test_a_world_without_rules_is_checked_for_collateral_changes_alone(project: DeskProject) -> None:
     project.baseline()
     result = project.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated")
     result.stdout.no_fnmatch_line("*invariants*")
-    files = [path for path in project.root.rglob("*.json") if "invariants" in path.read_text()]
-    assert files == []
+    records = read_evidence(project.runs[-1] / "evidence/desk.json").simulations
+    assert {kind for record in records for kind in record.invariants or {}} == {"collateral_change"}
 
 
 def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
@@ -111,10 +111,11 @@ def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
     assert capsys.readouterr().out.count("! breaks promises: no call did what this says: ") == 1
     assert main(["score", file]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert "invariants: 18 of 114 simulations broke at least one: consent 1, read_before_write 2" in line
+    assert "invariants: 28 of 114 simulations broke at least one: consent 1, read_before_write 2" in line
+    assert "collateral_change 12" in line
     assert main(["score", file, "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)["files"]
-    assert scored["metrics"]["invariants"]["broke"] == 18
+    assert scored["metrics"]["invariants"]["broke"] == 28
     found = next(one for one in scored["simulations"] if one["task_id"] == "72")["invariants"]
     assert found == [{"invariant": "promises", "message": 25}]
 

@@ -3,13 +3,13 @@
 This module imports no third-party package, because pytest loads it in every session.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_trace2evolve.utils.files import is_inside
 from pytest_trace2evolve.utils.option_types import (
     MAX_SEED,
     MAX_TRIALS,
@@ -373,6 +373,7 @@ def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None
 
 def _lies_outside(path: Path, folder: Path) -> bool:
     try:
-        return not is_inside(path, folder)
+        # As `is_inside` of utils/files.py, which the idle plugin does not import.
+        return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
     except (OSError, ValueError):  # for example, a name too long for a path
         return False
