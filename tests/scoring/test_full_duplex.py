@@ -57,7 +57,8 @@ VOICE = [
     simulation("v5", ticks=TICKS, messages=MESSAGES),
     simulation("v6", mode="full_duplex", messages=MESSAGES),
 ]
-TEXT = [simulation("x0", messages=MESSAGES), simulation("x1", messages=MESSAGES, ticks=[])]
+OTHER = [{"role": "assistant", "content": "Good day"}, *MESSAGES[1:]]
+TEXT = [simulation("x0", messages=MESSAGES), simulation("x1", messages=OTHER, ticks=[])]
 
 
 def results(path: Path, simulations: list[dict[str, Any]], *, is_folder: bool = False) -> Path:

@@ -177,7 +177,8 @@ def check_copies(files: Iterable[ResultsFile]) -> None:
             is_lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
             if simulation.trial is not None and not is_lost:
                 facts[path, simulation.trial] = f"are both trial {simulation.trial} of task {task_id!r}"
-            if messages := _messages_digest(simulation):
+            # The messages of a full-duplex simulation are a part of it, and it is never scored.
+            if messages := "" if simulation.is_full_duplex else _messages_digest(simulation):
                 facts[messages] = f"of task {task_id!r} have the same messages"
             for fact, text in facts.items():
                 if (other := seen.setdefault(fact, simulation)) is not simulation:
