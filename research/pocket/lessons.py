@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, sketch_case, to_case
 from pytest_trace2evolve.cases.content import SeededChoices, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
-from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
+from pytest_trace2evolve.cases.teacher import Habits, Teacher, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.protocols import World
@@ -54,6 +54,15 @@ class Lesson:
 def lesson_group(seed: str, number: int, world: World, *, wordings: int = 0) -> list[Lesson]:
     """One group of a seed's lessons, with the first wordings of each rule, or with all."""
     return [_lesson(f"{seed}/{number}/{place}", wordings or None, world) for place in range(GROUP)]
+
+
+def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
+    """Draw each habit with its probability under the given rules; a later rule overrides an earlier one."""
+    book = rulebook()
+    probabilities = dict(book.habits)
+    for name in rules:
+        probabilities.update(book.rules[name].sets)
+    return {habit: rng.random() < probability for habit, probability in probabilities.items()}
 
 
 def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:

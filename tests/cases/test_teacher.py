@@ -9,7 +9,7 @@ import pytest
 from pytest_trace2evolve.cases.case import FAMILIES, Case, sketch_case, to_case
 from pytest_trace2evolve.cases.content import SeededChoices, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
-from pytest_trace2evolve.cases.teacher import Teacher, all_habits, draw_habits, rulebook
+from pytest_trace2evolve.cases.teacher import Teacher, all_habits
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -40,10 +40,3 @@ def test_a_teacher_without_a_flaw_passes_every_case(family: str, content: Conten
         case, simulation = taught(family, seed, all_habits(), content)
         assert simulation.termination_reason == TerminationReason.USER_STOP, case
         assert score(simulation, case.task, WORLD).reward == 1.0, case
-
-
-def test_rules_change_how_often_their_habits_are_kept() -> None:
-    for name, rule in rulebook().rules.items():
-        for habit, share in rule.sets.items():
-            drawn = [draw_habits([name], random.Random(seed))[habit] for seed in range(400)]
-            assert sum(drawn) / 400 == pytest.approx(share, abs=0.06)

@@ -295,33 +295,20 @@ def test_tasks_that_cannot_be_right_are_not_admitted(fields: dict[str, Any], tol
     assert all("\n" not in text for text in found)
 
 
-def test_probable_mistakes_are_warnings() -> None:
+def test_unknown_keys_of_the_expected_data_are_warnings() -> None:
     class Desk:
         db: dict[str, Any]
-
-        def info(self, topic: str) -> str:
-            """Answer a public question."""
-            return self.db["info"][topic]
 
         def change_booking(self, booking_id: str, day: str) -> str:
             """Change a booking."""
             self.db["bookings"][booking_id]["day"] = day
             return "changed"
 
-        def book_slot(self, booking_id: str, day: str) -> str:
-            """Book another day."""
-            return self.change_booking(booking_id, day)
-
-    data = {
-        "bookings": {"B1": {"day": "Friday"}, "B2": {"day": "Sunday", "note": ""}},
-        "info": {"park": "Here."},
-    }
+    data = {"bookings": {"B1": {"day": "Friday"}, "B2": {"day": "Sunday", "note": ""}}}
     world = World.from_tools(Desk, data=data)
 
-    def warnings(
-        expect: dict[str, Any], goal: str = "Move my booking B1 to Monday.", **user: Any
-    ) -> list[str]:
-        record = {"id": "t", "user": {"goal": goal, **user}, "expect": expect}
+    def warnings(expect: dict[str, Any]) -> list[str]:
+        record = {"id": "t", "user": {"goal": "Move my booking B1 to Monday."}, "expect": expect}
         (check,) = check_written_tasks([WrittenTask.model_validate(record)], world)
         assert check.problems == ()
         return list(check.warnings)
@@ -336,17 +323,6 @@ def test_probable_mistakes_are_warnings() -> None:
     assert warnings({"data": {"bookings": {"B1": {"dya": "Monday"}}}}) == [
         "data: bookings.B1: no record of bookings has a field 'dya'; did you mean 'day'?"
     ]
-    call = {"name": "change_booking", "arguments": {"booking_id": "B1", "day": "Monday"}}
-    assert warnings({"calls": [call]}) == []
-    call["name"] = "book_slot"
-    (told,) = warnings({"calls": [call]})
-    assert told.startswith(
-        "the scripted user would say no to 'Shall I book slot B1 Monday?'; if that proposal is right"
-    )
-    assert warnings({"calls": [call]}, agrees_to=["move", "book"]) == []
-    # A public question needs no fact.
-    info = {"name": "info", "arguments": {"topic": "park"}}
-    assert warnings({"calls": [info], "says": ["here"]}, goal="Where can I park?") == []
 
 
 def test_a_task_with_a_history_is_solved_from_there() -> None:

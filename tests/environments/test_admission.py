@@ -18,7 +18,7 @@ from pytest_trace2evolve.environments.generators.precondition import Preconditio
 from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
 from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers, describe_held_out_content
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
-from pytest_trace2evolve.environments.scenario_checks import luck_line, min_scenario_space
+from pytest_trace2evolve.environments.scenario_checks import luck_line
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer
@@ -195,12 +195,6 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
     assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
     assert with_words("Should it be called off. Please find it") == ""
-
-
-def test_the_size_of_a_space_follows_from_its_twins() -> None:
-    # Without twins: 999 * 1000 / 2 pairs, and 2.996 of them are too many to see none of (the rule of three).
-    assert min_scenario_space(1000, 0) == int(999_000 / 2 / 2.995732273553991)
-    assert min_scenario_space(1000, 5) < min_scenario_space(1000, 4)
 
 
 def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[str]) -> None:

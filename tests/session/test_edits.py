@@ -183,16 +183,6 @@ def test_a_baseline_of_an_older_version_is_known_from_the_first_run_that_used_it
     result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: *, but run * used * under this name *"])
 
 
-def test_other_outcomes_than_an_older_run_used_are_named(project: DeskProject, command: Command) -> None:
-    project.baseline("v1")
-    project.run("--candidate=v2")
-    as_older(project)
-    worsened(project.root / "baselines/desk/v1.json")
-    told = "baseline 'v1' has different outcomes on heldout from those that run * used (20*"
-    result = project.run("--candidate=v2")
-    result.stdout.fnmatch_lines([f"note: desk: {told}"])
-
-
 def as_older(project: DeskProject) -> None:
     """Write the ledger's evaluations as older versions did, and nothing else."""
     folder = project.root / "ledger"

@@ -75,14 +75,20 @@ def test_the_reactions_fit_messages_that_the_rules_were_not_made_from() -> None:
     ],
 )
 def test_synonyms_of_the_same_action_are_agreed_to(goal: str, proposal: str, agrees: bool) -> None:
-    assert SlotUser(SlotScript(goal=goal, opening=goal)).agrees_to(proposal) is agrees
+    assert agrees_to(SlotScript(goal=goal, opening=goal), proposal) is agrees
 
 
 def test_a_proposal_with_a_second_action_is_refused() -> None:
     goal = "Move my booking B4 to Monday."
-    user = SlotUser(SlotScript(goal=goal, opening=goal, knows={"new day": "Monday"}))
-    assert user.agrees_to("Shall I change B4 to Monday?")
-    assert not user.agrees_to("Shall I cancel B4 and change Monday?")
+    script = SlotScript(goal=goal, opening=goal, knows={"new day": "Monday"})
+    assert agrees_to(script, "Shall I change B4 to Monday?")
+    assert not agrees_to(script, "Shall I cancel B4 and change Monday?")
+
+
+def agrees_to(script: SlotScript, proposal: str) -> bool:
+    greeting, opening = Message(role="assistant", content=GREETING), Message(role="user", content=script.goal)
+    reply = SlotUser(script).reply([greeting, opening, Message(role="assistant", content=proposal)])
+    return (reply.content or "").startswith("Yes")
 
 
 def talk(script: SlotScript, texts: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ from pytest_trace2evolve.records.score import Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.tool_checks import tool_problems
+from pytest_trace2evolve.scoring.world_checks import tool_problems
 from pytest_trace2evolve.users.reference import GoldUser
 from pytest_trace2evolve.worlds.mcp_server import McpWorld, WorldLostError
 

@@ -8,7 +8,7 @@ and guesses.
 
 import functools
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -73,15 +73,6 @@ def rulebook() -> Rulebook:
 
 Habits = Mapping[str, bool]
 """For each habit, whether the teacher keeps it in one dialogue."""
-
-
-def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
-    """Draw each habit with its probability under the given rules; a later rule overrides an earlier one."""
-    book = rulebook()
-    probabilities = dict(book.habits)
-    for name in rules:
-        probabilities.update(book.rules[name].sets)
-    return {habit: rng.random() < probability for habit, probability in probabilities.items()}
 
 
 def all_habits() -> Habits:

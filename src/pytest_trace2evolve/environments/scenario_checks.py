@@ -52,7 +52,6 @@ class Findings:
         difficulty: The difficulty of the scenario.
         problems: The problems by check, one line each.
         substance_digest: Digest of the scenario without names, ids and figures; empty if unreadable.
-        opening_digest: Digest of the customer's words in the history.
         wrong_rewards: Rewards of wrong strategies, by name.
         lucky_rewards: Rewards of fixed strategies, by name.
     """
@@ -60,7 +59,6 @@ class Findings:
     difficulty: int
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     substance_digest: str = ""
-    opening_digest: str = ""
     wrong_rewards: dict[str, float] = field(default_factory=dict)
     lucky_rewards: dict[str, float] = field(default_factory=dict)
 
@@ -92,7 +90,6 @@ class ScenarioChecks:
         self._generators: dict[int, tuple[Generator, Generator, ScenarioEnvironment]] = {}
         self._problems_by_check: dict[str, list[str]] = defaultdict(list)
         self._substance_counts: Counter[str] = Counter()
-        self._opening_digests: set[str] = set()
         self._wrong_rewards: dict[str, list[float]] = defaultdict(list)
         self._lucky_rewards: dict[str, dict[int, list[float]]] = {
             name: defaultdict(list) for name in self._lucky_probes
@@ -122,8 +119,6 @@ class ScenarioChecks:
             self._problems_by_check[check] += problems
         if findings.substance_digest:
             self._substance_counts[findings.substance_digest] += 1
-        if findings.opening_digest:
-            self._opening_digests.add(findings.opening_digest)
         for name, reward in findings.wrong_rewards.items():
             self._wrong_rewards[name].append(reward)
         for name, reward in findings.lucky_rewards.items():
@@ -142,9 +137,6 @@ class ScenarioChecks:
             self._check_repeats(findings, task, generator, second_generator, seed)
         findings.substance_digest = _substance_digest(
             task, _people_and_places(task) if self._is_support else ()
-        )
-        findings.opening_digest = digest(
-            [message.content for message in task.history if message.role == "user"]
         )
         if self._content is Content.TRAIN and (
             held_out_content := describe_held_out_content(task, self._held_out)
@@ -269,13 +261,8 @@ class ScenarioChecks:
 
     def _distinct_line(self) -> CheckLine:
         distinct_count = len(self._substance_counts)
-        equal_pairs = sum(count * (count - 1) // 2 for count in self._substance_counts.values())
         share = distinct_count / self._scenario_count if self._scenario_count else 0.0
-        detail = (
-            f"{distinct_count} of {self._scenario_count} without names, ids and figures; "
-            f"{len(self._opening_digests)} openings; "
-            f"{min_scenario_space(self._scenario_count, equal_pairs):,} scenarios or more (95 %)"
-        )
+        detail = f"{distinct_count} of {self._scenario_count} without names, ids and figures"
         return CheckLine(check="seeds differ in substance", passed=share >= MIN_DISTINCT_SHARE, detail=detail)
 
 
@@ -303,19 +290,6 @@ def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckL
     means_text = ", ".join(f"{difficulty}: {mean:.2f}" for difficulty, mean in means.items())
     detail = f"mean by difficulty {means_text} ({counts} scenarios each)"
     return CheckLine(check=check, passed=max(means.values()) <= MAX_LUCKY_REWARD, detail=detail)
-
-
-def min_scenario_space(draw_count: int, equal_pairs: int) -> int:
-    """Return a lower bound (95 % confidence) of the number of scenarios from which `draw_count` were drawn.
-
-    Among n draws from S equally likely scenarios, n(n − 1)/2S pairs are equal on average, and their number
-    is nearly Poisson distributed (the birthday problem). Garwood's upper limit of the mean gives the smallest
-    S. If some scenarios are likelier than others, the space is larger still.
-    """
-    from scipy.stats import chi2
-
-    max_mean = float(chi2.ppf(0.95, 2 * (equal_pairs + 1))) / 2
-    return int(draw_count * (draw_count - 1) / 2 / max_mean)
 
 
 def _substance_digest(task: Task, names: Iterable[str]) -> str:

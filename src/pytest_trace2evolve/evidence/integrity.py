@@ -3,7 +3,7 @@
 A file's own digest reveals an edit. If the editor also updated that digest, only the ledger reveals the edit.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def check_baseline(
 ) -> None:
     """Check that a baseline is unchanged since its last save, or its last use if no save is recorded.
 
-    A baseline that the ledger does not know passes: see `baseline_suspicion`.
+    A baseline that the ledger does not know passes.
 
     Args:
         entries: All entries of the ledger.
@@ -67,48 +67,9 @@ def check_baseline(
     )
 
 
-def baseline_suspicion(
-    entries: Iterable[DatedEntry],
-    suite: str,
-    name: str,
-    evidence: Evidence,
-    splits: Mapping[str, Iterable[str]],
-) -> str | None:
-    """Check a saved baseline that the ledger does not know, as far as older entries allow.
-
-    Runs of older versions recorded only the outcomes of their split, and older versions replaced baselines
-    without an entry. If the outcomes differ, the file may therefore have been edited or saved anew.
-
-    Args:
-        splits: The tasks of each split of the suite.
-
-    Returns:
-        A line that describes the suspicion; empty if there is none. None if the ledger knows the baseline,
-        which `check_baseline` then verifies.
-    """
-    if _entries_of_baseline(entries, suite, name):
-        return None
-    older_evaluations = (
-        entry
-        for entry in entries
-        if isinstance(entry, Evaluation)
-        and entry.baseline_evidence is None
-        and (entry.suite, entry.baseline.id) == (suite, name)
-        and entry.split in splits
-    )
-    entry = max(older_evaluations, key=_sort_key, default=None)
-    if entry is None:
-        return ""
-    tasks = set(splits[entry.split])
-    outcomes = outcomes_digest(
-        simulation for simulation in evidence.simulations if simulation.task_id in tasks
-    )
-    if outcomes == entry.baseline.digest:
-        return ""
-    return (
-        f"baseline {name!r} has different outcomes on {entry.split} from those that run {entry.run} used "
-        f"({entry.at:%Y-%m-%d}); if nobody has saved it again since, restore it from git"
-    )
+def knows_baseline(entries: Iterable[DatedEntry], suite: str, name: str) -> bool:
+    """Whether the ledger holds the digest of a baseline, so that `check_baseline` can verify it."""
+    return bool(_entries_of_baseline(entries, suite, name))
 
 
 def find_run_edits(folder: Path, entries: Iterable[DatedEntry]) -> Iterator[ResultsError]:

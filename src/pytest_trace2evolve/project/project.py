@@ -1,7 +1,7 @@
 """A project: the folders of its suites, candidates, baselines, runs and ledger, and its locked suites."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -62,14 +62,6 @@ class LockedSuite:
     @property
     def domain(self) -> str:
         return self.suite.domain
-
-
-def describe_suites(suites: Iterable[LockedSuite]) -> str:
-    """List suites with their domains and modes, for messages."""
-    return (
-        ", ".join(f"{locked_suite.name} ({locked_suite.suite.mode.short_text})" for locked_suite in suites)
-        or "none"
-    )
 
 
 @dataclass(frozen=True)

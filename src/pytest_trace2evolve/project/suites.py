@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 
 from pytest_trace2evolve.errors import SuiteError, WorldError, similar_names
 from pytest_trace2evolve.records.base import Record
@@ -84,17 +84,16 @@ class RemainingTasks(Record):
     rest: str
 
 
+def _check_path(value: str, info: ValidationInfo) -> str:
+    if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+        raise ValueError(f"a file of {info.field_name} must be inside the project's root")
+    return value
+
+
 class CaseFile(Record):
     """All synthetic cases of a file, whose path is relative to the project's root."""
 
-    cases: Annotated[str, Field(min_length=1)]
-
-    @field_validator("cases")
-    @classmethod
-    def _check_path(cls, value: str) -> str:
-        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
-            raise ValueError("a file of cases must be inside the project's root")
-        return value
+    cases: Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 
     @property
     def split(self) -> str:
@@ -110,15 +109,8 @@ class TaskFile(Record):
         split: The split whose tasks are taken; None takes all tasks of the file.
     """
 
-    tasks: Annotated[str, Field(min_length=1)]
+    tasks: Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
     split: str | None = None
-
-    @field_validator("tasks")
-    @classmethod
-    def _check_path(cls, value: str) -> str:
-        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
-            raise ValueError("a file of tasks must be inside the project's root")
-        return value
 
     @property
     def world_split(self) -> str:

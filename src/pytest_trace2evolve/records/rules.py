@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pytest_trace2evolve.records.base import Record
 
@@ -31,6 +31,19 @@ class Finding(Record):
     invariant: Invariant
     message: int = Field(ge=0)
     why: str
+
+
+def _check_word(word: str) -> str:
+    if not word.strip() or word != word.lower():
+        raise ValueError(f"{word!r} is compared with lower-case text; write a word in lower case")
+    return word
+
+
+Word = Annotated[str, AfterValidator(_check_word)]
+"""A word that is compared with text in lower case."""
+
+ResultPath = Annotated[str, Field(pattern=r"^([^.]+(\.[^.]+)*)?$")]
+"""The path of an id in a tool's result (see `id_at`)."""
 
 
 class Reading(Record):
@@ -56,12 +69,12 @@ class Writing(Record):
 
     table: str
     argument: str = ""
-    named: tuple[str, ...] = Field(min_length=1)
+    named: tuple[Word, ...] = Field(min_length=1)
     statuses: frozenset[str] = frozenset()
     consent: bool = True
     authentication: bool = True
     creates: bool = False
-    id_path: str = ""
+    id_path: ResultPath = ""
 
     @model_validator(mode="after")
     def _check_record_id(self) -> "Writing":
@@ -97,12 +110,12 @@ class Promise(Record):
     """
 
     tools: frozenset[str]
-    verbs: tuple[str, ...] = ()
-    nouns: tuple[str, ...] = ()
-    about: tuple[str, ...] = ()
-    unless: tuple[str, ...] = ()
+    verbs: tuple[Word, ...] = ()
+    nouns: tuple[Word, ...] = ()
+    about: tuple[Word, ...] = ()
+    unless: tuple[Word, ...] = ()
     statuses: frozenset[str] = frozenset()
-    phrases: tuple[str, ...] = ()
+    phrases: tuple[Word, ...] = ()
     vague: bool = False
 
 
@@ -128,7 +141,7 @@ class Rules(Record):
         promises: The claims that an agent may make only once they are true.
     """
 
-    identify: Annotated[Mapping[str, str], BeforeValidator(_add_paths)]
+    identify: Annotated[Mapping[str, ResultPath], BeforeValidator(_add_paths)]
     customers: str
     owner: str
     status: str

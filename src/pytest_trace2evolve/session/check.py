@@ -25,10 +25,10 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import open_draws
 from pytest_trace2evolve.evidence.integrity import (
-    baseline_suspicion,
     check_baseline,
     check_traces,
     find_run_edits,
+    knows_baseline,
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
@@ -42,15 +42,11 @@ from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import AnsweredCall
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
-from pytest_trace2evolve.session.tool_checks import tool_problems
+from pytest_trace2evolve.scoring.world_checks import gold_calls, rule_problems, tool_problems
 from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.import_path import is_import_path, load_object
 from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
-
-PUBLISHED = "published"
-"""The folder below baselines/ for evidence that belongs to no suite, such as published runs."""
 
 _LATEST_TIMEZONE = timezone(timedelta(hours=14))
 """The time zone in which a day begins first, because a candidate may be frozen in any time zone."""
@@ -86,8 +82,7 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
         check_baselines(project),
         check_runs(project),
         check_frozen_dates(project),
-        check_rules(project, worlds),
-        check_tools(project, worlds),
+        check_own_worlds(project, worlds),
         check_draws(project),
     )
     return [
@@ -304,57 +299,33 @@ def check_ledger(project: Project) -> Iterator[Finding]:
 
 
 def check_baselines(project: Project) -> Iterator[Finding]:
-    """Check that every baseline can be read, belongs to its suite and lock, and matches the ledger."""
+    """Check that every baseline can be read, belongs to its suite, and matches the ledger."""
     entries = Ledger(project.ledger_folder).read().entries_by_time
-    locks = _suite_locks(project)
-    for path in project.baselines_folder.rglob("*.json"):
-        if path.parent.parent != project.baselines_folder:
-            yield Finding(path, "is not in a suite's folder; move it to baselines/<suite>/<name>.json")
-            continue
+    for path in project.baselines_folder.glob("*/*.json"):
         try:
             evidence = read_evidence(path)
         except ResultsError as error:
             yield _to_finding(path, error)
             continue
         origin, suite = evidence.provenance, path.parent.name
-        if suite not in project.suite_names:
-            if suite == PUBLISHED and origin.suite is None:
-                continue
-            yield Finding(
-                path, f"belongs to unknown suite {suite!r}; {name_suggestion(suite, project.suite_names)}"
-            )
+        if suite not in project.suite_names:  # no run uses it
             continue
         if origin.suite != suite:
             yield Finding(
                 path, f"belongs to suite {origin.suite!r}, not to {suite!r}; move it to that suite's folder"
             )
             continue
-        if (
-            origin.lock is not None
-            and suite in locks
-            and (current_digest := locks[suite].digest) != origin.lock
-        ):
-            # A renewed lock leaves old baselines behind, because evidence is kept. That is not an error.
-            yield Finding(
-                path,
-                f"was measured under lock {origin.lock}, but the lock of {suite!r} is now {current_digest}; "
-                "nothing can be compared with it; measure it again with pytest --t2e-save-baseline NAME "
-                "--t2e-baseline-mode update",
-                is_warning=True,
-            )
         try:
             check_baseline(entries, suite, path.stem, path, evidence)
         except ResultsError as error:
             yield _to_finding(path, error)
             continue
-        splits = locks[suite].splits if suite in locks else {}
-        problem = baseline_suspicion(entries, suite, path.stem, evidence, splits)
-        if problem is not None:
-            unverified_text = (
+        if not knows_baseline(entries, suite, path.stem):
+            text = (
                 "is not in the ledger, so an edit cannot be detected: it was saved by an older version or "
                 "copied here; the next gated run that uses it records its digest"
             )
-            yield Finding(path, problem or unverified_text, is_warning=True)
+            yield Finding(path, text, is_warning=True)
 
 
 def check_runs(project: Project) -> Iterator[Finding]:
@@ -451,49 +422,33 @@ def _committed_text(root: Path, commit: str, name: str) -> str:
     return (git_text(root, "show", f"{commit}:./{name}") or "").strip()
 
 
-def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
-    """Check that every rule of the project's own worlds can match; package tests cover built-in worlds."""
-    for (provider, domain), world_suites in _own_worlds(project, worlds).items():
-        path = project.suite_path(world_suites[0].name)
-        subject = f"rules of {domain} (provider {provider})"
+def check_own_worlds(project: Project, worlds: Worlds) -> Iterator[Finding]:
+    """Check that every rule of the project's own worlds can match, and that every tool can be replayed.
+
+    The tests of this package cover built-in worlds.
+    """
+    for (provider, domain), suites in _own_worlds(project, worlds).items():
+        path = project.suite_path(suites[0].name)
+        name = provider if is_import_path(provider) else f"{domain} (provider {provider})"
+        rules, calls = None, list[AnsweredCall]()
         try:
             world = worlds.open(provider, domain)
             rules = rules_of(world)
         except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
         except Exception as error:  # from the project's own code
-            yield Finding(path, f"{subject}: cannot be read: {_error_line(error)}; correct them")
+            yield Finding(path, f"rules of {name}: cannot be read: {_error_line(error)}; correct them")
             continue
-        if rules is None:
-            continue
-        calls: list[AnsweredCall] = []
         try:
-            calls = gold_calls(world, _world_tasks(project, world_suites, worlds))
+            tasks = list(_world_tasks(project, suites, worlds))
+            calls = gold_calls(world, tasks) if rules else []
+            for problem in tool_problems(world, tasks):
+                yield Finding(path, f"world {name}: {problem}")
         except Exception as error:  # from the project's own code too
-            yield Finding(path, f"{subject}: results were not checked: {_error_line(error)}", is_warning=True)
-        for problem in rule_problems(rules, world.tools("assistant"), calls):
-            yield Finding(path, f"{subject}: {problem.text}", is_warning=not problem.is_certain)
-
-
-def check_tools(project: Project, worlds: Worlds) -> Iterator[Finding]:
-    """Check that the tools of the project's own worlds can be replayed, with the calls of their tasks."""
-    for (provider, domain), suites in _own_worlds(project, worlds).items():
-        path = project.suite_path(suites[0].name)
-        subject = f"world {provider}" if is_import_path(provider) else f"world {domain} (provider {provider})"
-        is_reported = True  # by `check_rules`, unless the world has no rules
-        try:
-            world = worlds.open(provider, domain)
-            is_reported = rules_of(world) is not None
-            problems = list(tool_problems(world, _world_tasks(project, suites, worlds)))
-        except (MissingExtraError, WorldError, ImportError):  # another check reports it
-            continue
-        except Exception as error:  # from the project's own code
-            if not is_reported:
-                text = f"{subject}: its tools were not checked: {_error_line(error)}"
-                yield Finding(path, text, is_warning=True)
-            continue
-        for problem in problems:
-            yield Finding(path, f"{subject}: {problem.text}", is_warning=not problem.is_certain)
+            text = f"world {name}: its tasks were not tried: {_error_line(error)}"
+            yield Finding(path, text, is_warning=True)
+        for problem in rule_problems(rules, world.tools("assistant"), calls) if rules else ():
+            yield Finding(path, f"rules of {name}: {problem}")
 
 
 def _own_worlds(project: Project, worlds: Worlds) -> dict[WorldName, list[Suite]]:

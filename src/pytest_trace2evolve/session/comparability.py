@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.integrity import (
-    baseline_suspicion,
     check_baseline,
     check_evidence,
     check_traces,
@@ -177,10 +176,6 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
             continue
         assert baseline.path is not None
         check_baseline(ledger.entries, name, baseline.name, baseline.path, baseline.all_evidence)
-        if note := baseline_suspicion(
-            ledger.entries, name, baseline.name, baseline.all_evidence, planned_suite.lock.splits
-        ):
-            yield f"{name}: {note}"
 
 
 def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
 from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask
-from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.errors import (
     CaseError,
     SuiteError,
@@ -26,16 +26,13 @@ from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import open_session, score
+from pytest_trace2evolve.session.case_admission import LIMITS, ending_text, failure_text, passes
 from pytest_trace2evolve.users.slots import SlotUser
 from pytest_trace2evolve.utils.files import real_path
 from pytest_trace2evolve.utils.reading import read_lines
 from pytest_trace2evolve.worlds.plain import PlainSession
 from pytest_trace2evolve.worlds.registry import Worlds
-
-LIMITS = Limits(max_steps=100)
-"""Limits of the simulations that check a task."""
 
 _ID = re.compile(r"(?=[\w#-]*\d)[\w#-]{2,}|\S+@\S+")
 """A word by which an agent can identify something: a word with a digit, or an e-mail address."""
@@ -124,32 +121,6 @@ def _find_warnings(written_task: WrittenTask, world: World) -> Iterator[str]:
         session.initialise(written_task.to_task().initial_state)
         if isinstance(session, PlainSession) and isinstance(data := session.data(), Mapping):
             yield from _unknown_keys(written_task.expect.data or {}, data)
-    script = slot_script_of(written_task.to_task())
-    if script is None:
-        return
-    for call in _changing_calls(written_task, world):
-        words = [*call.name.split("_"), *map(str, (call.arguments or {}).values())]
-        question = f"Shall I {' '.join(words)}?"
-        if not SlotUser(script).agrees_to(question):
-            yield (
-                f"the scripted user would say no to {shorten(question, 120)!r}; if that proposal is right, "
-                "add a word of it and the words of the goal to user.agrees_to"
-            )
-
-
-def _changing_calls(written_task: WrittenTask, world: World) -> Iterator[ExpectedCall]:
-    """Yield the expected calls that change the data."""
-    with contextlib.ExitStack() as stack:
-        changed, reference = (open_session(world, stack) for _ in range(2))
-        for session in (changed, reference):
-            session.initialise(written_task.to_task().initial_state)
-        for call in written_task.expect.calls or ():
-            if call.arguments is None or not world.changes_state(call.name):
-                continue
-            changed.call(call.name, dict(call.arguments), "assistant")
-            if not changed.same_state(reference):
-                yield call
-                reference.call(call.name, dict(call.arguments), "assistant")
 
 
 def _unknown_keys(expected: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[str]:
@@ -280,24 +251,23 @@ def _oracle_problems(task: Task, world: World) -> Iterator[str]:
     """Yield a problem if an agent that makes the expected calls and says the expected texts fails."""
     simulation, result = _simulate(task, world, OracleAgent(task))
     if simulation.termination_reason != TerminationReason.USER_STOP:
-        ending = _ending_text(simulation)
+        ending = ending_text(simulation)
         yield f"the user does not end the conversation with an agent that does it all ({ending})"
-    elif not _passes(result):
-        unmet_parts = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
-        yield f"an agent that does all of it fails: {result.note or 'below 1: ' + ', '.join(unmet_parts)}"
+    elif not passes(result):
+        yield f"an agent that does all of it fails: {failure_text(result)}"
 
 
 def _idle_problems(written_task: WrittenTask, task: Task, world: World) -> Iterator[str]:
     """Yield a problem if an agent that does nothing is scored wrongly."""
     simulation, result = _simulate(task, world, NopAgent())
     if simulation.termination_reason != TerminationReason.USER_STOP:
-        yield f"the user does not end a conversation in which nothing is done ({_ending_text(simulation)})"
+        yield f"the user does not end a conversation in which nothing is done ({ending_text(simulation)})"
         return
     if result.status is not Status.MEASURED:
         yield f"it is not measured: {result.note}"
-    elif _passes(result) and not written_task.expect.wants_nothing and not _only_judged(written_task):
+    elif passes(result) and not written_task.expect.wants_nothing and not _only_judged(written_task):
         yield "an agent that does nothing passes; expect something that only the right agent does"
-    elif not _passes(result) and written_task.expect.wants_nothing:
+    elif not passes(result) and written_task.expect.wants_nothing:
         yield "an agent that does nothing fails, although nothing is expected"
 
 
@@ -322,14 +292,6 @@ def _simulate(task: Task, world: World, agent: Agent) -> tuple[Simulation, Score
     user = SlotUser(script, history=len(task.history))
     simulation = asyncio.run(converse(task, world, agent, user, limits=LIMITS))
     return simulation, score(simulation, task, world)
-
-
-def _passes(result: Score) -> bool:
-    return result.status is Status.MEASURED and (result.reward or 0.0) >= SUCCESS
-
-
-def _ending_text(simulation: Simulation) -> str:
-    return f"{simulation.termination_reason} after {len(simulation.trace)} messages"
 
 
 def is_written(path: Path) -> bool:

@@ -90,12 +90,6 @@ def parse_message(text: str) -> ParsedMessage:
     )
 
 
-def question_texts(text: str) -> list[str]:
-    """Return the clauses of a message that ask the customer for something, in lower case."""
-    sentences = [part.strip() for part in _SENTENCE.split(_to_plain(text)) if part and part.strip()]
-    return [clause.text for clause in _split_clauses(sentences) if clause.is_question]
-
-
 def find_ids(text: str) -> Iterator[str]:
     """Yield the ids of orders, in any spelling, and of items in a text."""
     plain_text = _to_plain(text)

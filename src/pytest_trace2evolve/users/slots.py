@@ -137,10 +137,6 @@ class SlotUser:
         self._target = _target_words(script.goal)
         self._id_shapes = {_shape(word) for word in self._known_words if _is_id(word)}
 
-    def agrees_to(self, proposal: str) -> bool:
-        """Whether the user says yes to a proposal, such as "Shall I cancel B17?"."""
-        return self._fits(proposal, find_questions(proposal))
-
     async def respond(self, history: Sequence[Message]) -> Message:
         """The user's next message."""
         return self.reply(history)

@@ -1,5 +1,6 @@
 """Lessons, and how a stage learns from one: what its prompt holds, what weighs more, and where it is cut."""
 
+import random
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.pocket.lessons import DECIDING, Lesson, encode_for, lesson_group, wire_tools
+from research.pocket.lessons import DECIDING, Lesson, draw_habits, encode_for, lesson_group, wire_tools
 from research.pocket.recipe import Prompt, Stage
 
 WORLD = SupportWorld()
@@ -98,3 +99,10 @@ def test_prompts_use_as_many_wordings_as_the_stage_says() -> None:
         if wording in " ".join(lesson.instruction.split())
     }
     assert used == set(book.rules["confirm"].wordings)
+
+
+def test_rules_change_how_often_their_habits_are_kept() -> None:
+    for name, rule in rulebook().rules.items():
+        for habit, share in rule.sets.items():
+            drawn = [draw_habits([name], random.Random(seed))[habit] for seed in range(400)]
+            assert sum(drawn) / 400 == pytest.approx(share, abs=0.06)

@@ -1,13 +1,13 @@
-"""Detects world rules that can never match. Such rules find nothing, and no figure reveals them.
+"""Detects rules of a world that can never match, and tools that scoring cannot replay.
 
-Some checks need only the schemas of the tools. Others need results, such as those of the tasks' gold actions.
+A rule that never matches finds nothing, and no figure reveals it. Some checks need only the schemas of the
+tools. Others need results, such as those of the tasks' gold actions.
 """
 
 import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_trace2evolve.errors import name_suggestion
 from pytest_trace2evolve.records.message import ToolCall
@@ -27,23 +27,11 @@ from pytest_trace2evolve.scoring.reward import open_session
 MAX_TASKS = 200
 """Maximum number of tasks whose gold actions are carried out."""
 
+MAX_REPEATED_TASKS = 50
+"""Maximum number of tasks whose gold actions are carried out twice."""
+
 _NON_ID_TYPES = frozenset({"array", "boolean", "null", "object"})
 """JSON Schema types whose values cannot be ids."""
-
-_MAX_LISTED = 6
-"""Maximum number of names that a message lists."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A rule that cannot match, with the cause and the remedy in one line.
-
-    Attributes:
-        is_certain: Whether the problem is certain for all tasks; otherwise only the given calls show it.
-    """
-
-    text: str
-    is_certain: bool = True
 
 
 def gold_calls(world: World, tasks: Iterable[Task]) -> list[AnsweredCall]:
@@ -67,8 +55,8 @@ def gold_calls(world: World, tasks: Iterable[Task]) -> list[AnsweredCall]:
 
 def rule_problems(
     rules: Rules, tools: Sequence[ToolSchema], calls: Sequence[AnsweredCall] = ()
-) -> Iterator[Problem]:
-    """Yield the problems of a world's rules that can never match.
+) -> Iterator[str]:
+    """Yield the problems of a world's rules that can never match, a line each.
 
     Args:
         rules: The world's rules.
@@ -77,20 +65,13 @@ def rule_problems(
             not checked.
     """
     schemas = {tool.name: tool for tool in tools}
-    certain_problems = (
-        *_check_tools(rules, schemas),
-        *_check_arguments(rules, schemas),
-        *_check_tables(rules),
-        *_check_words(rules),
-        *_check_promises(rules),
-        *_check_paths(rules),
-        *_check_patterns(rules, calls),
-        *_check_results(rules, calls),
-        *_check_fields(rules, calls),
-    )
-    yield from map(Problem, certain_problems)
-    for text in _check_statuses(rules, calls):
-        yield Problem(text, is_certain=False)
+    yield from _check_tools(rules, schemas)
+    yield from _check_arguments(rules, schemas)
+    yield from _check_tables(rules)
+    yield from _check_promises(rules)
+    yield from _check_patterns(rules, calls)
+    yield from _check_results(rules, calls)
+    yield from _check_fields(rules, calls)
 
 
 def _check_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
@@ -152,27 +133,6 @@ def _check_tables(rules: Rules) -> Iterator[str]:
     for table in rules.ids.keys() - known_tables:
         suggestion = name_suggestion(table, known_tables)
         yield f"ids[{table!r}]: no tool reads or writes a record of this table; {suggestion}"
-    if rules.customers not in known_tables and (
-        hint := name_suggestion(rules.customers, known_tables)
-    ).startswith("did you mean"):
-        yield f"customers: no tool reads or writes a record of table {rules.customers!r}; {hint}"
-
-
-def _check_words(rules: Rules) -> Iterator[str]:
-    """Yield the problems of words that are empty or not in lower case."""
-    words_of_rule = [(f"writes[{tool!r}].named", writing.named) for tool, writing in rules.writes.items()]
-    for index, promise in enumerate(rules.promises):
-        for name in ("verbs", "nouns", "about", "unless", "phrases"):
-            words_of_rule.append((f"promises[{index}].{name}", getattr(promise, name)))
-    for rule, words in words_of_rule:
-        for word in words:
-            if not word.strip():
-                yield f"{rule}: {word!r} is an empty word; remove it or write the word"
-            elif word != word.lower():
-                yield (
-                    f"{rule}: {word!r} has capital letters, but is compared with lower-case text, so it "
-                    f"never matches; write {word.lower()!r}"
-                )
 
 
 def _check_promises(rules: Rules) -> Iterator[str]:
@@ -182,28 +142,15 @@ def _check_promises(rules: Rules) -> Iterator[str]:
             yield f"promises[{index}]: tools is empty; name the tools that make the claim true"
         if not (promise.verbs or promise.nouns or promise.phrases):
             yield f"promises[{index}]: it has no verbs, nouns or phrases, so it matches no text; add some"
-    for rule, statuses, _ in _declared_statuses(rules):
-        if statuses and not rules.status:
+    if not rules.status:
+        for rule in _rules_with_statuses(rules):
             yield f"{rule}.statuses: the rules name no field of the status (status is ''); name it"
 
 
-def _declared_statuses(rules: Rules) -> Iterator[tuple[str, frozenset[str], set[str]]]:
-    """Yield each rule with the statuses that it names and the tables whose records may have them."""
-    for tool, writing in rules.writes.items():
-        yield f"writes[{tool!r}]", writing.statuses, {writing.table}
-    for index, promise in enumerate(rules.promises):
-        tables = {rules.writes[tool].table for tool in promise.tools if tool in rules.writes}
-        yield f"promises[{index}]", promise.statuses, tables
-
-
-def _check_paths(rules: Rules) -> Iterator[str]:
-    path_of_rule = [
-        *((f"identify[{tool!r}]", path) for tool, path in rules.identify.items()),
-        *((f"writes[{tool!r}].id_path", writing.id_path) for tool, writing in rules.writes.items()),
-    ]
-    for rule, path in path_of_rule:
-        if path and not all(path.split(".")):
-            yield f"{rule}: {path!r} has an empty part, so it finds no id; separate keys with one dot"
+def _rules_with_statuses(rules: Rules) -> list[str]:
+    """Return the rules that depend on the status of a record."""
+    writes = [f"writes[{tool!r}]" for tool, writing in rules.writes.items() if writing.statuses]
+    return writes + [f"promises[{index}]" for index, promise in enumerate(rules.promises) if promise.statuses]
 
 
 def _check_patterns(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
@@ -240,37 +187,25 @@ def _check_results(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]
         if not writing.argument
     ]
     for rule, tool, path in paths:
-        if calls_of_tool[tool] and all(id_at(call.text, path) is None for call in calls_of_tool[tool]):
-            results_text = _describe_results(calls_of_tool[tool], tool)
+        results = calls_of_tool[tool]
+        if results and all(id_at(call.text, path) is None for call in results):
             expected = f"has an id at {path!r}" if path else "is an id as plain text"
             yield (
-                f"{rule}: none of {results_text} {expected}, so the rule never applies; "
+                f"{rule}: none of {len(results)} results of {tool!r} {expected}, so the rule never applies; "
                 f"{'correct the path' if path else 'give the path of the id'}"
             )
     for rule, tool, _ in _rules_with_argument(rules):
-        if calls_of_tool[tool] and all(call.record is None for call in calls_of_tool[tool]):
-            results_text = _describe_results(calls_of_tool[tool], tool)
+        results = calls_of_tool[tool]
+        if results and all(call.record is None for call in results):
             yield (
-                f"{rule}: none of {results_text} is a JSON object, so the rule never applies; "
-                "let the tool return the record"
+                f"{rule}: none of {len(results)} results of {tool!r} is a JSON object, so the rule never "
+                "applies; let the tool return the record"
             )
-
-
-def _describe_results(calls: Sequence[AnsweredCall], tool: str) -> str:
-    """Describe a tool's results: their number, and the keys of the first if it is an object."""
-    keys = sorted(map(str, calls[0].record or ()))
-    with_keys = f" (the first has the keys {_format_list(keys)})" if keys else ""
-    return f"{len(calls)} results of {tool!r}{with_keys}"
-
-
-def _format_list(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 
 def _check_fields(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
     """Yield the problems of owner and status fields that no record has."""
     owners: list[str | None] = []
-    owned_fields: set[str] = set()
     fields: set[str] = set()
     for call in calls:
         target, record = target_of(call, rules), record_in_result(call, rules)
@@ -278,35 +213,53 @@ def _check_fields(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
             continue
         fields |= record.keys()
         if target[0] != rules.customers:
-            owned_fields |= record.keys()
             owners.append(owner_of(call, target, record, rules))
-    if rules.owner and owned_fields and not any(owners):
+    if rules.owner and owners and not any(owners):
         yield (
-            f"owner: no record that the tasks read has an id in field {rules.owner!r}; the fields are "
-            f"{_format_list(sorted(owned_fields))}; correct it"
+            f"owner: no record that the tasks read has an id in field {rules.owner!r}; "
+            f"{name_suggestion(rules.owner, fields)}"
         )
-    has_statuses = any(statuses for _, statuses, _ in _declared_statuses(rules))
-    if rules.status and has_statuses and fields and rules.status not in fields:
+    if rules.status and fields and rules.status not in fields and _rules_with_statuses(rules):
         yield (
-            f"status: no record that the tasks read has a field {rules.status!r}; the fields are "
-            f"{_format_list(sorted(fields))}; correct it"
+            f"status: no record that the tasks read has a field {rules.status!r}; "
+            f"{name_suggestion(rules.status, fields)}"
         )
 
 
-def _check_statuses(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
-    """Yield the problems of statuses that no record had; the cause may also be an incomplete set of tasks."""
-    statuses_of_table: dict[str, set[str]] = defaultdict(set)
-    for call in calls:
-        target, record = target_of(call, rules), record_in_result(call, rules)
-        status = record.get(rules.status) if record else None
-        if target is not None and isinstance(status, str):
-            statuses_of_table[target[0]].add(status)
-    for rule, statuses, tables in _declared_statuses(rules):
-        seen_statuses = set().union(*(statuses_of_table[table] for table in tables))
-        if statuses and seen_statuses and not statuses & seen_statuses:
-            seen_text = _format_list(sorted(seen_statuses))
-            yield (
-                f"{rule}.statuses: no record that the tasks read has the status "
-                f"{' or '.join(map(repr, sorted(statuses)))}; they have {seen_text}; "
-                "correct a misspelt status"
-            )
+_REPLAY_REMEDY = "derive ids, times and choices from the database"
+
+
+def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[str]:
+    """Make the expected calls of tasks twice, and yield a problem for each tool that cannot be replayed."""
+    reported_tools: set[str] = set()
+    for _, task in zip(range(MAX_REPEATED_TASKS), (task for task in tasks if task.actions), strict=False):
+        for tool, text in _task_problems(world, task):
+            if tool not in reported_tools:
+                reported_tools.add(tool)
+                yield f"tool {tool!r} {text}"
+
+
+def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
+    """Yield the first tool that the calls of a task show to be wrong, with the problem."""
+    with contextlib.ExitStack() as stack:
+        first, second, without_reads = (open_session(world, stack) for _ in range(3))
+        for session in (first, second, without_reads):
+            session.initialise(task.initial_state)
+        is_comparable = getattr(first, "is_comparable", True)
+        for action in task.actions:
+            results = [
+                session.call(action.name, dict(action.arguments), action.requestor)
+                for session in (first, second)
+            ]
+            if is_comparable and not first.same_state(second):
+                yield action.name, f"gives another database each time (task {task.id!r}); {_REPLAY_REMEDY}"
+                return
+            if results[0] != results[1]:
+                yield action.name, f"gives another result each time (task {task.id!r}); {_REPLAY_REMEDY}"
+                return
+            if world.changes_state(action.name):
+                without_reads.call(action.name, dict(action.arguments), action.requestor)
+            elif is_comparable and not first.same_state(without_reads):
+                problem = f"is declared as a read, but changed the database in task {task.id!r}"
+                yield action.name, f"{problem}; remove it from 'reads'"
+                return
