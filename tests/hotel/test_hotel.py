@@ -106,6 +106,12 @@ _PLANNING = "hotel/planning.py"
             'email="dan@guests.example"',
         ),
         (Invariant.PROMISES, "hotel/prompt.md", "Shall I cancel", "I have cancelled it. Shall I cancel"),
+        (
+            Invariant.COLLATERAL_CHANGE,
+            _PLANNING,
+            'self._call("cancel_booking", booking_id=request.booking_id)',
+            'self._call("cancel_booking", booking_id="B108")',
+        ),
     ],
     ids=list(Invariant),
 )
