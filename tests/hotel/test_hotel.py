@@ -106,14 +106,8 @@ _PLANNING = "hotel/planning.py"
             'email="dan@guests.example"',
         ),
         (Invariant.PROMISES, "hotel/prompt.md", "Shall I cancel", "I have cancelled it. Shall I cancel"),
-        (
-            Invariant.COLLATERAL_CHANGE,
-            _PLANNING,
-            'self._call("cancel_booking", booking_id=request.booking_id)',
-            'self._call("cancel_booking", booking_id="B108")',
-        ),
     ],
-    ids=list(Invariant),
+    ids=[kind for kind in Invariant if kind is not Invariant.COLLATERAL_CHANGE],  # no rule of a world
 )
 def test_the_rules_find_a_bot_that_breaks_them(
     hotel: HotelProject, invariant: Invariant, name: str, old: str, new: str
