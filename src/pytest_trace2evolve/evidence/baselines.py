@@ -122,7 +122,7 @@ class _StreamedEvidence(Record):
 
 
 def stream_evidence(path: Path, add: Callable[[SimulationEvidence], None]) -> Provenance | None:
-    """Pass the validated simulations of an evidence file to `add`, so that not all are in memory at once.
+    """Validate an evidence file and pass its simulations to `add`, so that not all records are kept.
 
     Returns:
         The provenance. None if the file has another layout than `render_evidence` writes, is damaged or was

@@ -257,10 +257,10 @@ def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
     recorded_cost = math.nan if record.cost is None else record.cost
     if not record.usage:
         return recorded_cost, math.nan
-    costs = [usage.cost for usage in record.usage.values()]
-    known_costs = [cost for cost in costs if cost is not None]
-    cost = sum(known_costs) if len(known_costs) == len(costs) else recorded_cost
-    return cost, float(sum(usage.tokens for usage in record.usage.values()))
+    usages = record.usage.values()
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    cost = sum(costs) if len(costs) == len(usages) else recorded_cost
+    return cost, float(sum([usage.tokens for usage in usages]))
 
 
 def _matched_share(action_totals: _ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:
