@@ -155,7 +155,7 @@ class ColumnsBuilder:
         self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._termination_reasons: list[str] = []
-        self._breaches = array("h")
+        self._breaches = array("q")
         self._models: set[str] = set()
 
     def add(self, record: SimulationEvidence) -> None:
