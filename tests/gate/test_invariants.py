@@ -280,7 +280,7 @@ def test_collateral_changes_survive_a_file(tmp_path: Path) -> None:
             provenance=Provenance(domain="d", provider="p", scorer_version=1), simulations=tuple(side)
         )
         write_evidence(tmp_path / f"{name}.json", evidence)
-        columns.append(read_columns(tmp_path / f"{name}.json")[1])
+        columns.append(read_side([tmp_path / f"{name}.json"], Worlds(), None, None).columns)
     assert check(decide(pair(*columns), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)) == check(
         judged(old, new)
     )
