@@ -9,7 +9,6 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
-from pytest_trace2evolve.evidence.column_reader import read_columns
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import DrawSettings, pool_of, resample
 from pytest_trace2evolve.gate.columns import build_columns
@@ -20,6 +19,8 @@ from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
+from pytest_trace2evolve.session.compare import read_side
+from pytest_trace2evolve.worlds.registry import Worlds
 from tests.gate_helpers import Side, lost, sim
 
 TASKS = 30
@@ -150,7 +151,7 @@ def test_files_carry_the_kinds(tmp_path: Path) -> None:
     for number, records in enumerate(sides):
         path = tmp_path / f"{number}.json"
         write_evidence(path, Evidence(provenance=origin, simulations=tuple(records)))
-        read.append(read_columns(path)[1])
+        read.append(read_side([path], Worlds(), None, None).columns)
     by_file = decide(pair(*read), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
     assert by_file == judged(*sides)
 
@@ -279,7 +280,7 @@ def test_collateral_changes_survive_a_file(tmp_path: Path) -> None:
             provenance=Provenance(domain="d", provider="p", scorer_version=1), simulations=tuple(side)
         )
         write_evidence(tmp_path / f"{name}.json", evidence)
-        columns.append(read_columns(tmp_path / f"{name}.json")[1])
+        columns.append(read_side([tmp_path / f"{name}.json"], Worlds(), None, None).columns)
     assert check(decide(pair(*columns), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)) == check(
         judged(old, new)
     )

@@ -14,14 +14,15 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
-from pytest_trace2evolve.evidence.column_reader import read_columns
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.check import check_baselines, check_runs
+from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.session.promote import promote
+from pytest_trace2evolve.worlds.registry import Worlds
 from tests.plugin.conftest import Command, DeskProject
 
 EDITS = 200
@@ -240,17 +241,17 @@ def test_a_discard_that_was_edited_into_a_promotion_is_refused(
     assert re.search(r"verdict.json: was edited: ledger entry \w+ records discard for run ", done.stderr)
 
 
-def test_a_fast_reader_finds_an_edit_too(tmp_path: Path, project: DeskProject) -> None:
+def test_a_comparison_finds_an_edit_too(tmp_path: Path, project: DeskProject) -> None:
     project.baseline("v1")
     path = project.root / "baselines/desk/v1.json"
     evidence = read_evidence(path)
     text = path.read_text(encoding="utf-8")
-    assert read_columns(path)[0] == evidence.provenance
+    assert read_side([path], Worlds(), None, None).provenance == evidence.provenance
     # A checkout may change line ends, and a formatter the layout: neither is an edit.
     for same in (text.replace("\n", "\r\n"), json.dumps(json.loads(text), indent=2)):
         path.write_bytes(same.encode())
-        assert read_columns(path)[0] == evidence.provenance
+        assert read_side([path], Worlds(), None, None).provenance == evidence.provenance
         assert evidence_digest(read_evidence(path)) == evidence_digest(evidence)
     path.write_text(text.replace('"reward":1.0', '"reward":0.0', 1), encoding="utf-8")
     with pytest.raises(Trace2EvolveError, match=r"v1\.json: was edited: its content has digest"):
-        read_columns(path)
+        read_side([path], Worlds(), None, None)

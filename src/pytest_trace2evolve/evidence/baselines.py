@@ -1,22 +1,36 @@
 """Baselines: committed evidence, compact and reviewable, one file for each suite and name."""
 
-from collections.abc import Iterable
+import hashlib
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, FailFast, Field, ValidationError, ValidationInfo
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import decode_results
-from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Evidence
-from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Evidence, Provenance, SimulationEvidence
+from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, canonical_json, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import first_problem
+from pytest_trace2evolve.utils.reading import (
+    MAX_RESULTS_BYTES,
+    check_number_of_values,
+    first_problem,
+    open_regular,
+)
 
 RESTORE_REMEDY = "restore it from git, or remove it and save it again"
 """The remedy for evidence that was edited."""
 
 DIGEST_FIELD = "digest"
 """The field of an evidence file that holds the digest of the rest. Older files do not have it."""
+
+_FIRST_LINE = re.compile(
+    rb'\{"schema_version": %d(, "%b": "([0-9a-f]+)")?,\n' % (EVIDENCE_SCHEMA, DIGEST_FIELD.encode())
+)
+"""The first line that `render_evidence` writes. The groups are the digest with its key, and the digest."""
 
 
 def render_evidence(evidence: Evidence) -> str:
@@ -91,3 +105,56 @@ def read_evidence(path: Path) -> Evidence:
             f"{path}: is not evidence of trace2evolve; save a baseline with pytest --t2e-save-baseline NAME"
         )
     return parse_evidence(json_value, path)
+
+
+def _pass_on(simulation: SimulationEvidence, info: ValidationInfo) -> None:
+    assert callable(info.context)
+    info.context(simulation)
+
+
+class _StreamedEvidence(Record):
+    """An evidence file whose simulations are passed on one by one and not kept."""
+
+    schema_version: Annotated[int, Field(ge=EVIDENCE_SCHEMA, le=EVIDENCE_SCHEMA)]
+    digest: str | None = None
+    provenance: Provenance
+    simulations: Annotated[list[Annotated[SimulationEvidence, AfterValidator(_pass_on)]], FailFast()]
+
+
+def stream_evidence(path: Path, add: Callable[[SimulationEvidence], None]) -> Provenance | None:
+    """Validate an evidence file and pass its simulations to `add`, so that not all records are kept.
+
+    Returns:
+        The provenance. None if the file has another layout than `render_evidence` writes, is damaged or was
+        edited: then the simulations passed so far do not count, and `read_evidence` reads the file or
+        reports the problem.
+    """
+    trials: dict[str, set[int]] = {}
+
+    def add_once(simulation: SimulationEvidence) -> None:
+        known_trials = trials.setdefault(simulation.task_id, set())
+        if simulation.trial in known_trials:
+            raise ValueError(f"two simulations of trial {simulation.trial}")
+        known_trials.add(simulation.trial)
+        add(simulation)
+
+    try:
+        with open_regular(path, MAX_RESULTS_BYTES) as file:
+            data = file.read(MAX_RESULTS_BYTES)
+        if (first_line := _FIRST_LINE.match(data)) is None or not _has_digest(data, first_line):
+            return None
+        check_number_of_values(data)
+        provenance = _StreamedEvidence.model_validate_json(data, context=add_once).provenance
+        canonical_json(provenance.model_dump())  # raises ValueError if a number is not finite
+    except (OSError, ValueError, MemoryError):
+        return None
+    return provenance
+
+
+def _has_digest(data: bytes, first_line: re.Match[bytes]) -> bool:
+    """Whether the bytes of a file have the digest in its first line; true if there is none."""
+    if first_line[2] is None:
+        return True
+    content = hashlib.sha256(data[: first_line.start(1)])
+    content.update(memoryview(data)[first_line.end(1) :])
+    return content.hexdigest()[:DIGEST_LENGTH].encode() == first_line[2]

@@ -5,8 +5,9 @@ Half a million simulations fit into memory as columns, but not as records.
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from pytest_trace2evolve.records.trace_check import CheckOutcome
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_KeyT = TypeVar("_KeyT")
 
 ACTION_METRICS: Mapping[str, tuple[str, ...]] = {
     "action_match": (),
@@ -128,10 +131,10 @@ class Columns:
         return digests
 
 
-ActionTotals = tuple[tuple[str, int, int | None], ...]
+_ActionTotals = tuple[tuple[str, int, int | None], ...]
 """Gold actions of a simulation: for each tool type the total and the matched number (None if unknown)."""
 
-CheckOutcomes = tuple[tuple[str, str], ...]
+_CheckOutcomes = tuple[tuple[str, str], ...]
 """The outcomes of the project's own checks on a simulation, with the checks' ids."""
 
 _INVARIANT_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(INVARIANT_METRICS)}
@@ -140,89 +143,37 @@ _CHECKED = len(INVARIANT_METRICS)
 
 
 class ColumnsBuilder:
-    """Builds columns from batches of simulations."""
+    """Builds columns from simulations, without keeping their records."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._tasks: dict[str, int] = {}
         self._digests: dict[str, int] = {}
-        self._action_totals: dict[ActionTotals, int] = {}
-        self._check_outcomes: dict[CheckOutcomes, int] = {}
-        self._task, self._digest, self._trial, self._action_totals_index = (array("q") for _ in range(4))
+        self._action_totals: dict[_ActionTotals, int] = {}
+        self._check_outcomes: dict[_CheckOutcomes, int] = {}
+        self._task, self._digest, self._action_totals_index = (array("q") for _ in range(3))
         self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
-        self._max_steps, self._agent_errors = bytearray(), bytearray()
-        self._breaches = array("h")
+        self._termination_reasons: list[str] = []
+        self._breaches = array("q")
         self._models: set[str] = set()
 
-    def extend(
-        self,
-        *,
-        ids: Sequence[str],
-        tasks: Sequence[str],
-        trials: Sequence[int],
-        digests: Sequence[str],
-        rewards: Sequence[float],
-        termination_reasons: Sequence[str],
-        action_totals: Sequence[ActionTotals],
-        costs: Sequence[float],
-        tokens: Sequence[float],
-        breaches: Sequence[int],
-        check_outcomes: Sequence[CheckOutcomes],
-    ) -> None:
-        """Add simulations by their fields, with one entry per simulation. Unknown numbers are NaN.
-
-        `breaches` are results of `breach_bits`.
-        """
-        patterns = self._check_outcomes
-        self._check_outcomes_index.extend(
-            [patterns.setdefault(outcomes, len(patterns)) for outcomes in check_outcomes]
-        )
-        self._ids.extend(ids)
-        self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
-        self._digest.extend([self._digests.setdefault(digest, len(self._digests)) for digest in digests])
-        self._trial.extend(trials)
-        self._reward.extend(rewards)
-        self._max_steps.extend([reason == TerminationReason.MAX_STEPS for reason in termination_reasons])
-        self._agent_errors.extend([reason == TerminationReason.AGENT_ERROR for reason in termination_reasons])
-        self._cost.extend(costs)
-        self._tokens.extend(tokens)
-        self._breaches.extend(breaches)
+    def add(self, record: SimulationEvidence) -> None:
+        """Add one simulation."""
+        self._ids.append(record.id)
+        self._task.append(_number_of(record.task_id, self._tasks))
+        self._digest.append(_number_of(record.task_digest, self._digests))
+        self._reward.append(math.nan if record.reward is None else record.reward)
+        self._termination_reasons.append(record.termination_reason)
         # Simulations share a few patterns of gold actions, so `build` computes the shares once per pattern.
-        self._action_totals_index.extend(
-            [self._action_totals.setdefault(totals, len(self._action_totals)) for totals in action_totals]
-        )
-
-    def add(self, records: Sequence[SimulationEvidence]) -> None:
-        """Add the simulations of these records."""
-        self._models.update(name for record in records for name in record.models)
-        costs_and_tokens = [_cost_and_tokens(record) for record in records]
-        self.extend(
-            ids=[record.id for record in records],
-            tasks=[record.task_id for record in records],
-            trials=[record.trial for record in records],
-            digests=[record.task_digest for record in records],
-            rewards=[math.nan if record.reward is None else record.reward for record in records],
-            termination_reasons=[record.termination_reason for record in records],
-            action_totals=[
-                tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
-                for record in records
-            ],
-            costs=[cost for cost, _ in costs_and_tokens],
-            tokens=[tokens for _, tokens in costs_and_tokens],
-            breaches=[breach_bits(record.invariants) for record in records],
-            check_outcomes=[tuple(record.checks.items()) for record in records],
-        )
-
-    @property
-    def size(self) -> int:
-        """The number of simulations so far."""
-        return len(self._ids)
-
-    @property
-    def trials(self) -> Counts:
-        """The trial number of each simulation so far."""
-        return np.array(self._trial, dtype=np.int64)
+        totals = tuple([(kind, count.total, count.matched) for kind, count in record.actions.items()])
+        self._action_totals_index.append(_number_of(totals, self._action_totals))
+        self._check_outcomes_index.append(_number_of(tuple(record.checks.items()), self._check_outcomes))
+        cost, tokens = _cost_and_tokens(record)
+        self._cost.append(cost)
+        self._tokens.append(tokens)
+        self._breaches.append(_breach_bits(record.invariants))
+        self._models.update(record.models)
 
     def build(self) -> Columns:
         """Return the columns of all simulations so far."""
@@ -245,7 +196,7 @@ class ColumnsBuilder:
                     shares[name] = np.where(
                         is_watched, ((broken_bits & mask) == 0).astype(np.float64), np.nan
                     )
-        agent_errors = np.frombuffer(bytes(self._agent_errors), dtype=np.bool_) & measured
+        agent_errors = self._ended_by(TerminationReason.AGENT_ERROR) & measured
         if agent_errors.any():
             shares[AGENT_ERRORS] = np.where(measured, (~agent_errors).astype(np.float64), np.nan)
         shares |= self._check_shares(measured)
@@ -258,12 +209,15 @@ class ColumnsBuilder:
             reward=np.where(measured, reward, 0.0),
             shares=shares,
             has_actions=has_actions,
-            max_steps=np.frombuffer(bytes(self._max_steps), dtype=np.bool_),
+            max_steps=self._ended_by(TerminationReason.MAX_STEPS),
             ids=tuple(self._ids),
             cost=np.array(self._cost, dtype=np.float64),
             tokens=np.array(self._tokens, dtype=np.float64),
             models=frozenset(self._models),
         )
+
+    def _ended_by(self, reason: TerminationReason) -> Flags:
+        return np.array([text == reason.value for text in self._termination_reasons], dtype=np.bool_)
 
     def _check_shares(self, measured: Flags) -> dict[str, Floats]:
         """Return the shares of the project's own checks, by the prefix with the check's id."""
@@ -281,11 +235,17 @@ class ColumnsBuilder:
 def build_columns(records: Iterable[SimulationEvidence]) -> Columns:
     """Build the columns of these records."""
     builder = ColumnsBuilder()
-    builder.add(list(records))
+    for record in records:
+        builder.add(record)
     return builder.build()
 
 
-def breach_bits(invariants: Mapping[Invariant, int] | None) -> int:
+def _number_of(key: _KeyT, numbers: dict[_KeyT, int]) -> int:
+    """Return the number of a key, which is the next free one at its first occurrence."""
+    return numbers.setdefault(key, len(numbers))
+
+
+def _breach_bits(invariants: Mapping[Invariant, int] | None) -> int:
     """Return the invariants that a simulation broke and names, as a bit set; -1 if it was not checked."""
     if invariants is None:
         return -1
@@ -297,13 +257,13 @@ def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
     recorded_cost = math.nan if record.cost is None else record.cost
     if not record.usage:
         return recorded_cost, math.nan
-    costs = [usage.cost for usage in record.usage.values()]
-    known_costs = [cost for cost in costs if cost is not None]
-    cost = sum(known_costs) if len(known_costs) == len(costs) else recorded_cost
-    return cost, float(sum(usage.tokens for usage in record.usage.values()))
+    usages = record.usage.values()
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    cost = sum(costs) if len(costs) == len(usages) else recorded_cost
+    return cost, float(sum([usage.tokens for usage in usages]))
 
 
-def _matched_share(action_totals: ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:
+def _matched_share(action_totals: _ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:
     """Return the share of gold actions matched (NaN if none or unknown), and whether the task names any."""
     counts = [(total, matched) for kind, total, matched in action_totals if not types or kind in types]
     total = sum(count for count, _ in counts)

@@ -4,9 +4,9 @@ The module also identifies each side by its agent, user, world and settings, and
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.completion import Usage
@@ -333,7 +333,7 @@ class Evidence(Record):
 
     schema_version: int = EVIDENCE_SCHEMA
     provenance: Provenance
-    simulations: tuple[SimulationEvidence, ...]
+    simulations: Annotated[tuple[SimulationEvidence, ...], FailFast()]
 
     @model_validator(mode="after")
     def _check_unique_trials(self) -> Self:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.evidence.column_reader import has_line_layout, read_columns, read_pair
-from pytest_trace2evolve.gate.columns import Columns, Floats, build_columns
+from pytest_trace2evolve.evidence.baselines import stream_evidence
+from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Floats, build_columns
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
     provenance_differences,
@@ -103,7 +103,8 @@ def compare(
             raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(suite_lock.splits)}")
         tasks = suite_lock.tasks if split is None else suite_lock.splits[split]
         provider = provider or suite_spec.provider
-    baseline_side, candidate_side = _both_sides(baseline, candidate, worlds, provider, judge, trace_checks)
+    baseline_side = read_side(baseline, worlds, provider, judge, trace_checks=trace_checks)
+    candidate_side = read_side(candidate, worlds, provider, judge, trace_checks=trace_checks)
     _check_comparable(baseline_side, candidate_side)
     missing_text = unrecorded_fields(baseline_side.provenance, candidate_side.provenance)
     changes = agent_changes(baseline_side.provenance, candidate_side.provenance).values()
@@ -194,31 +195,6 @@ def _short_name(name: str) -> str:
     return name.removesuffix(".gz").removesuffix(".json")
 
 
-def _both_sides(
-    baseline: Sequence[Path],
-    candidate: Sequence[Path],
-    worlds: Worlds,
-    provider: str | None,
-    judge: Judge | None,
-    trace_checks: TraceChecks,
-) -> tuple[Side, Side]:
-    if (
-        len(baseline) == len(candidate) == 1
-        and has_line_layout(baseline[0])
-        and has_line_layout(candidate[0])
-    ):
-        sides = read_pair((baseline[0], candidate[0]))
-        return (
-            _check_not_empty(Side(baseline[0].name, *sides[0])),
-            _check_not_empty(Side(candidate[0].name, *sides[1])),
-        )
-    baseline_side, candidate_side = (
-        read_side(paths, worlds, provider, judge, trace_checks=trace_checks)
-        for paths in (baseline, candidate)
-    )
-    return baseline_side, candidate_side
-
-
 def read_side(
     paths: Sequence[Path],
     worlds: Worlds,
@@ -234,8 +210,9 @@ def read_side(
         require_one_agent: Whether all files must have the same candidate and agent.
     """
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    if len(paths) == 1 and has_line_layout(paths[0]):
-        return _check_not_empty(Side(name, *read_columns(paths[0])))
+    builder = ColumnsBuilder()
+    if len(paths) == 1 and (provenance := stream_evidence(paths[0], builder.add)) is not None:
+        return _check_not_empty(Side(name, provenance, builder.build()))
     loaded_evidence = load_evidence(
         paths, worlds, provider, judge, require_one_agent=require_one_agent, trace_checks=trace_checks
     )

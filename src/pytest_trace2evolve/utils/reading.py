@@ -40,9 +40,6 @@ MAX_RECORD_BYTES = 64 << 20
 MAX_RESULTS_BYTES = 512 << 20
 """Maximum bytes of recorded results, a baseline, a cassette or a file of cases."""
 
-MAX_COLUMNS_BYTES = 4 << 30
-"""Maximum bytes of a baseline that is read in blocks."""
-
 MAX_LINE_BYTES = 8 << 20
 """Maximum bytes of one line of a file that is read line by line."""
 
@@ -444,7 +441,7 @@ def parse_json(data: str | bytes | bytearray, *, require_unique: bool = False, a
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")  # the parser rejects an unpaired surrogate
     _check_byte_order_mark(data)
-    _check_number_of_values(data)
+    check_number_of_values(data)
     try:
         value = pydantic_core.from_json(data, allow_inf_nan=False)
     except ValueError as failure:
@@ -463,7 +460,7 @@ def parse_json(data: str | bytes | bytearray, *, require_unique: bool = False, a
     return value
 
 
-def _check_number_of_values(data: bytes | bytearray) -> None:
+def check_number_of_values(data: bytes | bytearray) -> None:
     """Reject a large text of tiny values, which would take thirty times its size in memory."""
     if len(data) <= _SMALL_BYTES:
         return
