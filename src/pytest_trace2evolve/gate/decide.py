@@ -285,8 +285,7 @@ def has_too_few_measured(verdict: Verdict) -> bool:
 
 def awaits_simulations(verdict: Verdict) -> bool:
     """Whether simulations or a valid baseline are missing, so that a run with them may decide otherwise."""
-    ids = (_BEST_CASE, _WORST_CASE, _BASELINE_RERUN)
-    bounds = (check for check in verdict.checks if check.id in ids)
+    bounds = (check for check in verdict.checks if check.id in (_BEST_CASE, _WORST_CASE, _BASELINE_RERUN))
     return (
         has_too_few_measured(verdict)
         or verdict.candidate.missing > 0
