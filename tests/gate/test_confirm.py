@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from scipy.special import comb
 from scipy.stats import fisher_exact
 
+from benchmarks import stale_baselines
+from benchmarks.stale_baselines import contradicting_share
 from pytest_trace2evolve.gate import confirm
 from pytest_trace2evolve.gate.confirm import (
     MAX_FRESH_TRIALS,
     STEP_TRIALS,
+    find_contradiction,
     fresh_p,
     fresh_result,
     next_step_trials,
@@ -169,3 +172,78 @@ def test_trials_that_were_never_made_might_have_shown_a_fall() -> None:
     result = fresh_result(fresh)
     assert result.p == 1.0
     assert result.worst_p == fresh_p(8, 5, 8, 0) < 0.01
+
+
+# Fresh trials of a baseline that contradict its recorded trials.
+
+
+def contradiction(recorded: list[tuple[int, int]], fresh: dict[int, int]) -> str:
+    """The finding on tasks with so many passes of so many recorded trials, and so many of 8 fresh passes."""
+    trials = {
+        str(task): tuple(sim(task, float(number < passed), trial=number) for number in range(STEP_TRIALS))
+        for task, passed in fresh.items()
+    }
+    return find_contradiction(
+        [str(task) for task in range(len(recorded))],
+        np.array([passed for passed, _ in recorded]),
+        np.array([measured for _, measured in recorded]),
+        {task: FreshTrials(baseline=records, candidate=()) for task, records in trials.items()},
+    )
+
+
+@given(RATES, st.integers(1, 9))
+def test_a_task_contradicts_itself_no_more_often_than_its_p_says(rate: float, trials: int) -> None:
+    """Exactly, with the selection: only a task that passes more than half of its recorded trials is rerun."""
+    recorded = comb(trials, range(trials + 1)) * [
+        rate**k * (1 - rate) ** (trials - k) for k in range(trials + 1)
+    ]
+    flagged = range(trials // 2 + 1, trials + 1)
+    outcomes = [
+        (confirm._contradicting_p(number, trials, passed), recorded[number] * counts(rate)[passed])
+        for number in flagged
+        for passed in PASSES.tolist()
+    ]
+    for level in {p for p, _ in outcomes}:
+        assert sum(chance for p, chance in outcomes if p <= level) <= level + 1e-9
+
+
+@pytest.mark.parametrize("name", stale_baselines.RATES)
+@pytest.mark.parametrize(("tasks", "trials"), [(40, 4), (12, 4), (12, 2), (40, 1)])
+def test_an_unchanged_baseline_seldom_contradicts_itself(name: str, tasks: int, trials: int) -> None:
+    for is_broken in (False, True):
+        share = contradicting_share(name, trials, tasks, is_candidate_broken=is_broken, repeats=2000)
+        assert share <= (0.03 if is_broken else 0.02)
+
+
+@pytest.mark.parametrize("name", ["uniform", "near 0 or 1", "all tasks at .9"])
+def test_a_changed_baseline_contradicts_itself(name: str) -> None:
+    for trials in (1, 2, 4):
+        assert contradicting_share(name, trials, 40, fall=1.0, repeats=500) >= 0.95
+    assert contradicting_share(name, 4, 40, fall=0.5, repeats=500) >= 0.9
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, STEP_TRIALS), st.booleans()), max_size=8))
+def test_fewer_fresh_passes_never_hide_a_contradiction(tasks: list[tuple[int, int, bool]]) -> None:
+    recorded = [(passed, 4) for passed, _, _ in tasks]
+    fresh = {task: passed for task, (_, passed, is_flagged) in enumerate(tasks) if is_flagged}
+    if contradiction(recorded, fresh):
+        assert contradiction(recorded, {task: max(passed - 1, 0) for task, passed in fresh.items()})
+
+
+def test_one_task_can_contradict_by_itself() -> None:
+    assert "4 of 4 recorded trials of the baseline passed, but 0 of 8 fresh" in contradiction(
+        [(4, 4)] * 12, {3: 0}
+    )
+    assert not contradiction([(4, 4)] * 12, {3: 2})
+    assert not contradiction([(3, 4)] * 12, {3: 0})
+    assert not contradiction([(1, 1)] * 12, {3: 0})
+
+
+def test_only_the_first_step_counts_and_a_lost_trial_as_passed() -> None:
+    first = [sim(0, 0.0, trial=number) for number in range(STEP_TRIALS)]
+    second = [sim(0, 1.0, trial=number) for number in range(STEP_TRIALS, MAX_FRESH_TRIALS)]
+    numbers = ["0"], np.array([6]), np.array([6])
+    assert find_contradiction(*numbers, {"0": FreshTrials(baseline=(*first, *second), candidate=())})
+    lost = [sim(0, None, trial=number) for number in range(STEP_TRIALS)]
+    assert not find_contradiction(*numbers, {"0": FreshTrials(baseline=tuple(lost), candidate=())})
+    assert not find_contradiction([], np.array([]), np.array([]), {})

@@ -139,6 +139,18 @@ def test_a_task_that_needs_a_judge_is_skipped_without_one(project: DeskProject, 
     result.stdout.fnmatch_lines(["*1 of 1 trial not measured: the task's reward needs a judge *"])
 
 
+@pytest.mark.parametrize("goal", ["improve", "hold", "no-regression"])
+def test_a_run_that_lacks_a_judge_advises_one(project: DeskProject, goal: str) -> None:
+    project.write("suites/desk.toml", SUITE.replace('"note"', '"note", "polite"'))
+    project.lock()
+    project.candidate("v3", "close note look restart free polite", parent="v1")
+    project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-gate=off")
+    result = project.run("--candidate=v3", "--t2e-gate=calibrated", f"--t2e-goal={goal}")
+    result.stdout.fnmatch_lines(
+        ["INCONCLUSIVE: *", " next: give --t2e-judge MODEL (tasks that need a judge of natural-language*: 1)"]
+    )
+
+
 def test_a_judge_that_fails_is_an_error_and_no_skip(
     project: DeskProject, letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,19 @@
 """The next step fits what keeps a run open."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.gate.losses import without_second_tosses
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunSummary, SuiteSummary, Verdict
 from pytest_trace2evolve.report.conclusion import reason_and_next_step
-from tests.gate.verdicts import judged, of
+from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
+from tests.gate.verdicts import judged, of, renamed
 from tests.gate_helpers import Side, lost, side
 
 
@@ -55,3 +66,105 @@ def test_a_few_losses_leave_the_advice_to_the_claim() -> None:
     verdict = judged(old, losing(new, 1))
     if verdict.decision is Decision.INCONCLUSIVE:
         assert "retry" not in steps(verdict)[1]
+
+
+def unjudged(records: Side, count: int) -> Side:
+    changes = {"status": Status.NOT_MEASURED, "reward": None, "note": NO_JUDGE_NOTE}
+    return [
+        record.model_copy(update=changes) if number < count else record
+        for number, record in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize("goal", Goal)
+@pytest.mark.parametrize("count", [1, 8, 18])
+@pytest.mark.parametrize("n_lost", [0, 2])
+def test_a_missing_judge_is_named(goal: Goal, count: int, n_lost: int) -> None:
+    """Whether few, many or all simulations of a side need a judge, and whether others are lost as well."""
+    old, new = of(20, 2, fixed=4)
+    for sides in ((unjudged(old, count), new), (old, unjudged(new, count))):
+        verdict = judged(losing(sides[0][::-1], n_lost)[::-1], sides[1], goal)
+        if verdict.decision is not Decision.INCONCLUSIVE:
+            continue
+        tasks = f"(tasks that need a judge of natural-language assertions: {count})"
+        assert steps(verdict)[1] == f"give --judge MODEL {tasks}"
+        suite = SuiteSummary(name="desk", verdicts=(verdict,))
+        run = RunSummary(candidate="v1", decision=verdict.decision, suites=(suite,), run_id="run")
+        assert reason_and_next_step(run)[1] == f"give --t2e-judge MODEL {tasks}"
+
+
+def retail(name: str) -> dict[str, Any]:
+    """Results of 114 retail tasks without recorded verdicts; every third task has assertions."""
+    tasks, simulations = [], []
+    for number in range(114):
+        texts = [f"The agent answers question {number}."] if number % 3 == 0 else None
+        instructions = {
+            "domain": "retail",
+            "reason_for_call": f"Ask number {number}.",
+            "known_info": "",
+            "unknown_info": "",
+            "task_instructions": "",
+        }
+        criteria = {"actions": [], "communicate_info": [], "nl_assertions": texts}
+        tasks.append(
+            {
+                "id": f"t{number}",
+                "user_scenario": {"persona": None, "instructions": instructions},
+                "evaluation_criteria": {**criteria, "reward_basis": ["DB", "NL_ASSERTION"]},
+            }
+        )
+        messages = [
+            ("assistant", "Hello."),
+            ("user", "A question."),
+            ("assistant", "Yes."),
+            ("user", "###STOP###"),
+        ]
+        simulations.append(
+            {
+                "id": f"{name}-t{number}",
+                "task_id": f"t{number}",
+                "trial": 0,
+                "start_time": "",
+                "end_time": "",
+                "duration": 1.0,
+                "termination_reason": "user_stop",
+                "messages": [{"role": role, "content": content} for role, content in messages],
+            }
+        )
+    info = {"environment_info": {"domain_name": "retail"}}
+    return {"timestamp": None, "info": info, "tasks": tasks, "simulations": simulations}
+
+
+@pytest.mark.parametrize("goal", ["improve", "hold", "no-regression"])
+def test_compare_advises_a_judge(
+    goal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("base", "cand"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(retail(name)))
+    assert main(["compare", "base.json", "cand.json", "--goal", goal]) == 10
+    text = " ".join(capsys.readouterr().out.split())
+    assert "next: give --judge MODEL (tasks that need a judge of natural-language assertions: 38)" in text
+    assert "record the lost" not in text
+
+
+def test_second_tosses_need_more_trials() -> None:
+    """Rerunning would count the same simulations at their worst again; further trials outweigh them."""
+
+    def verdict_with(trials: int) -> Verdict:
+        old = side(*[[0.0] * trials] * 7, *[[1.0] * trials] * 5)
+        new = renamed(side(*[[1.0] * trials] * 12))
+        new = [
+            record.model_copy(update={"lost": 2 if record.task_id in "012" and record.trial == 0 else 0})
+            for record in new
+        ]
+        bounded = pair(*without_second_tosses(old, new))
+        return judged(old, new, bounded_pairs=bounded)
+
+    verdict = verdict_with(1)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    reason, step = steps(verdict)
+    assert "3 measured only after they had been lost count at their worst" in reason
+    assert step == "run more trials of each task; a rerun counts the same simulations at their worst"
+    assert steps(verdict, "3 M tokens")[1] == step
+    assert verdict_with(4).decision is Decision.PROMOTE

@@ -17,6 +17,7 @@ from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.trace_check import CheckOutcome
+from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -84,6 +85,7 @@ class Columns:
         ids: The simulations' ids.
         cost, tokens: US dollars and tokens; NaN if not known.
         models: The models that a project's own agent called.
+        unjudged: The tasks with a simulation that only a judge could have measured.
     """
 
     tasks: tuple[str, ...]
@@ -99,6 +101,7 @@ class Columns:
     cost: Floats
     tokens: Floats
     models: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -157,6 +160,7 @@ class ColumnsBuilder:
         self._termination_reasons: list[str] = []
         self._breaches = array("q")
         self._models: set[str] = set()
+        self._unjudged: set[str] = set()
 
     def add(self, record: SimulationEvidence) -> None:
         """Add one simulation."""
@@ -174,6 +178,8 @@ class ColumnsBuilder:
         self._tokens.append(tokens)
         self._breaches.append(_breach_bits(record.invariants))
         self._models.update(record.models)
+        if record.note == NO_JUDGE_NOTE:
+            self._unjudged.add(record.task_id)
 
     def build(self) -> Columns:
         """Return the columns of all simulations so far."""
@@ -214,6 +220,7 @@ class ColumnsBuilder:
             cost=np.array(self._cost, dtype=np.float64),
             tokens=np.array(self._tokens, dtype=np.float64),
             models=frozenset(self._models),
+            unjudged=frozenset(self._unjudged),
         )
 
     def _ended_by(self, reason: TerminationReason) -> Flags:

@@ -6,15 +6,16 @@ flagged task therefore gets fresh trials, which enter no other estimate: first `
 `STEP_TRIALS` more if the first step neither clearly confirmed nor clearly cleared the regression.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import comb
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 from numpy.typing import ArrayLike
 
-from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
 from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.scoring.metrics import is_success
@@ -32,6 +33,9 @@ all trials pass on the baseline, and none on the candidate."""
 MIN_CLEARING_P = 0.5
 """Fisher's p of the first step from which a regression is cleared at once. Stopping here costs less than a
 tenth of a point of power, and saves six of sixteen trials per side if nothing changed."""
+
+MAX_CONTRADICTING_P = 0.01
+"""The largest p at which a baseline's fresh trials contradict its recorded trials."""
 
 _TIED_PASSES = (4, 3)
 """Passes of the first step that have p = `MIN_CLEARING_P` but are still followed by a second step. Rounding
@@ -85,10 +89,6 @@ def fresh_p(
     therefore at most u. If the candidate passes more often than the baseline, P(p ≤ u) is only smaller, since
     one more pass on the baseline or one less on the candidate never moves an outcome back. The test is
     Boschloo's (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) for a two-step design.
-
-    The test finds a drop from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p
-    over both steps, plus `MAX_CONFIRMING_P` for the level that the first step may have spent, finds it in
-    90.7 and 66.7 %.
     """
     tables = _tables()
     first_passes = np.asarray(baseline_first), np.asarray(candidate_first)
@@ -166,6 +166,45 @@ def passes_of_sides(
 ) -> tuple[int, int]:
     """The passes of both sides, in the form that `next_step_trials` expects."""
     return _count_passes(baseline, 0), _count_passes(candidate, 1)
+
+
+def find_contradiction(
+    tasks: Sequence[str], passes: Counts, trials: Counts, fresh: Mapping[str, FreshTrials]
+) -> str:
+    """Describe how the first fresh trials of a baseline contradict its recorded trials; empty if they do not.
+
+    `passes` of the recorded `trials` of `tasks` passed. The j-th smallest of n p-values is at least Beta(j,
+    n + 1 - j). The smallest of these n tail probabilities decides, so one task can contradict by itself, or
+    many together. A task without fresh trials has p = 1, and a lost fresh trial counts as passed.
+    """
+    counts = [
+        (int(passed), int(measured), _step_passes(_split_into_steps(fresh[task].baseline)[0], 1))
+        for task, passed, measured in zip(tasks, passes, trials, strict=True)
+        if task in fresh and 2 * passed > measured
+    ]
+    rank = np.arange(1, len(counts) + 1)
+    p = np.sort([_contradicting_p(*numbers) for numbers in counts])
+    if scipy.special.betainc(rank, len(tasks) + 1 - rank, p).min(initial=1.0) > MAX_CONTRADICTING_P:
+        return ""
+    passed, measured, fresh_passed = map(sum, zip(*counts, strict=True))
+    return (
+        f"{passed} of {measured} recorded trials of the baseline passed, but {fresh_passed} of "
+        f"{STEP_TRIALS * len(counts)} fresh ones; the baseline may run other code than when it was saved "
+        "(unseen code, a changed dependency), so nothing is cleared: save it again with "
+        "--t2e-baseline-mode update"
+    )
+
+
+@cache
+def _contradicting_p(recorded_passes: int, recorded_trials: int, fresh_passes: int) -> float:
+    """The largest probability, over all pass rates, that a task passes and gets at most this Fisher's p."""
+    recorded, fresh = np.ogrid[: recorded_trials + 1, : STEP_TRIALS + 1]
+    p = fisher(recorded, recorded_trials, fresh, STEP_TRIALS)
+    is_extreme = p <= p[recorded_passes, fresh_passes] * (1 + 1e-9)
+    ways = np.outer(_binomial_coefficients(recorded_trials), _binomial_coefficients(STEP_TRIALS))
+    ways *= is_extreme & (2 * recorded > recorded_trials)
+    total_ways = np.bincount((recorded + fresh).ravel(), ways.ravel()).astype(np.float64)
+    return float(_max_probability(total_ways[None, :])[0])
 
 
 def _split_into_steps(simulations: Iterable[SimulationEvidence]) -> tuple[list[SimulationEvidence], ...]:

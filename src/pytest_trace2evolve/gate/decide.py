@@ -49,6 +49,7 @@ ALL_AGENT_ERRORS = "all_agent_errors"
 """Id of the check for a candidate whose simulations all ended in an agent error."""
 
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
+_BASELINE_RERUN = "baseline_rerun"
 
 
 # The rule, on arrays of status codes of shape (checks, R).
@@ -151,6 +152,7 @@ def decide(
     abandoned_count: int = 0,
     lost_tasks: Mapping[str, str] = MappingProxyType({}),
     bounded_pairs: Pairs | None = None,
+    contradiction: str = "",
     stage_alpha: float | None = None,
     schedule: tuple[int, ...] = (),
 ) -> Verdict:
@@ -181,6 +183,7 @@ def decide(
             depend on the agent's behaviour, so nothing is promoted.
         bounded_pairs: `pairs` with suspicious second tosses marked as lost (see `losses`); None without any.
             A promotion must also hold with these at their worst.
+        contradiction: How fresh trials of the baseline contradict its recorded trials; empty if they do not.
         stage_alpha: The significance level of this stage, if there are several stages with growing numbers of
             trials.
         schedule: The numbers of trials of all stages.
@@ -214,6 +217,7 @@ def decide(
             *_missing_data_checks(pairs, bounded_pairs or pairs, policy, question, results),
         ]
         results += _repeated_loss_checks(pairs, lost_tasks)
+        results += [_check_result(_BASELINE_RERUN, UNDECIDED, contradiction)] if contradiction else []
         results += _agent_error_checks(pairs)
         decision = _decision(results, is_blind=is_blind)
     guard_answer, detectable_drop = None, None
@@ -257,6 +261,7 @@ def decide(
         else (),
         guard=guard_answer,
         estimand=policy.estimand,
+        unjudged=pairs.unjudged,
         detectable=detectable_drop,
         baseline=_side_figures(pairs, 0, judgement),
         candidate=_side_figures(pairs, 1, judgement),
@@ -279,8 +284,8 @@ def has_too_few_measured(verdict: Verdict) -> bool:
 
 
 def awaits_simulations(verdict: Verdict) -> bool:
-    """Whether simulations are missing, so that a rerun which measures them may decide otherwise."""
-    bounds = (check for check in verdict.checks if check.id in (_BEST_CASE, _WORST_CASE))
+    """Whether simulations or a valid baseline are missing, so that a run with them may decide otherwise."""
+    bounds = (check for check in verdict.checks if check.id in (_BEST_CASE, _WORST_CASE, _BASELINE_RERUN))
     return (
         has_too_few_measured(verdict)
         or verdict.candidate.missing > 0
@@ -424,7 +429,9 @@ def _guard_reason(
         reasons = [check.id for check in results if check.status is CheckStatus.FAIL]
         return f"{answer.value}: {', '.join(reasons)}"
     undecided_checks = [
-        check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
+        (check.detail if check.id == _BASELINE_RERUN else check.id)
+        if check.p is None
+        else f"{check.id} (p = {check.p:.4f})"
         for check in results
         if check.status is CheckStatus.UNDECIDED
     ]

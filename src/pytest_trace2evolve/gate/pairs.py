@@ -414,6 +414,7 @@ class Pairs:
             nothing could be confirmed.
         fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
         ungated_checks: By id, the reason why one of the project's own checks decides nothing.
+        unjudged: The number of tasks with a simulation that only a judge could have measured.
     """
 
     names: tuple[str, ...]
@@ -427,6 +428,7 @@ class Pairs:
     fresh_p: Floats | None = None
     fresh_worst_p: Floats | None = None
     ungated_checks: Mapping[str, str] = field(default_factory=dict)
+    unjudged: int = 0
 
     @property
     def sides(self) -> tuple[Tally, Tally]:
@@ -561,6 +563,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         is_identical=_are_identical(old, new, indices_of_sides),
         cost=_mean_or_none(old.cost, new.cost),
         tokens=_mean_or_none(old.tokens, new.tokens),
+        unjudged=len((old.unjudged | new.unjudged) & index_of.keys()),
     )
     return pairs.with_ungated_checks(_one_sided_checks(*tallies))
 

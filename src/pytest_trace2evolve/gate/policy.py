@@ -68,7 +68,14 @@ from pytest_trace2evolve.gate.protocols import (
     run_check,
 )
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.verdict import SHARE_UNIT, CheckResult, CheckStatus, Estimand, Goal
+from pytest_trace2evolve.records.verdict import (
+    COVERAGE_CHECKS,
+    SHARE_UNIT,
+    CheckResult,
+    CheckStatus,
+    Estimand,
+    Goal,
+)
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
@@ -308,18 +315,7 @@ DEFAULT_POLICY = CALIBRATED.name
 
 _STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, NO_MORE_AGENT_ERRORS, REWARD_NOT_WORSE)
 
-RESERVED_IDS = frozenset(
-    {
-        *METRICS,
-        REWARD_DROP,
-        "measured",
-        "compared",
-        "worst_case",
-        "best_case",
-        "lost_again",
-        "all_agent_errors",
-    }
-).union(check.id for check in _STRICT_CHECKS)
+RESERVED_IDS = frozenset({*METRICS, REWARD_DROP, *COVERAGE_CHECKS, *(check.id for check in _STRICT_CHECKS)})
 """Ids that neither a plugin's check nor one of the project's own checks may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]

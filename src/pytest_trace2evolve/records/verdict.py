@@ -18,6 +18,11 @@ RUN_VERDICT_SCHEMA = 1
 SUMMARY_SCHEMA = 1
 """Version of the summary; a file of a different version is rejected."""
 
+COVERAGE_CHECKS = (
+    *("compared", "measured", "best_case", "worst_case", "lost_again", "baseline_rerun", "all_agent_errors"),
+)
+"""Ids of checks that concern what was measured, not the results."""
+
 
 class CheckStatus(StrEnum):
     """A check's answer."""
@@ -183,6 +188,7 @@ class Verdict(Record):
         guard: The answer of a guard; None for other splits, and for a guard that was not run completely.
         estimand: The tasks that the verdict is about; None if the policy states no uncertainty, and in older
             files.
+        unjudged: The number of tasks with a simulation that only a judge could have measured.
         detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
             would have detected in four of five comparisons; None if no drop could have been detected, and for
             other goals.
@@ -210,6 +216,7 @@ class Verdict(Record):
     settling: tuple[NeededEvidence, ...] = ()
     guard: GuardAnswer | None = None
     estimand: Estimand | None = None
+    unjudged: int = 0
     detectable: float | None = None
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)

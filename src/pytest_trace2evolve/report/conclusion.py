@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_trace2evolve.records.evidence import FACTORY_VALUES
 from pytest_trace2evolve.records.verdict import (
+    COVERAGE_CHECKS,
     CheckResult,
     CheckStatus,
     Decision,
@@ -42,9 +43,6 @@ CHECK_NAMES: Mapping[str, str] = {
     "invariants": "rules",
 }
 """Short names of the built-in checks, by id, for the report."""
-
-COVERAGE_CHECKS = ("compared", "measured", "best_case", "worst_case", "lost_again", "all_agent_errors")
-"""Ids of checks that concern how much was measured, not the results."""
 
 OBSTACLE_TEXTS: Mapping[Obstacle | None, str] = {
     Obstacle.WRONG_DIRECTION: "the change points the wrong way",
@@ -226,7 +224,12 @@ def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str]:
     # Only a live run uses models.
     live_remedy = "rerun the same command to retry lost simulations"
     loss_remedy = live_remedy if summary.used else "record the lost simulations again"
-    return _open_reason(verdict, _revision(summary), loss_remedy)
+    reason, next_step = _open_reason(verdict, _revision(summary), loss_remedy)
+    if verdict.unjudged and not verdict.partial:
+        option = "--t2e-judge" if summary.run_id else "--judge"  # `trace2evolve compare` makes no run
+        tasks_text = f"tasks that need a judge of natural-language assertions: {verdict.unjudged}"
+        next_step = f"give {option} MODEL ({tasks_text})"
+    return reason, next_step
 
 
 def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[str, str]:
@@ -250,6 +253,8 @@ def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[st
     is_incomplete = any(check.id in ("compared", "measured") for check in coverage)
     if failing := [check for check in undecided_checks if check.id == "all_agent_errors"]:
         return failing[0].detail, "correct the agent, and rerun"
+    if any(check.id == "baseline_rerun" for check in coverage):
+        return "reruns of the baseline contradict its recorded trials", "save the baseline again, and rerun"
     if resultless := [check for check in undecided_checks if has_no_result(check)]:
         return "; ".join(map(_check_text, resultless)), "correct the check, and rerun"
     claim = next((check for check in undecided_checks if check.id.startswith("reward")), None)
@@ -260,7 +265,9 @@ def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[st
         parts = [f"{format_count(n_lost, 'simulation')} lost"] if n_lost else []
         parts += [f"{check.id.replace('_', ' ')} {check.detail}" for check in coverage]
         is_left_out = any(check.id == "compared" for check in coverage)
-        return "; ".join(parts), tasks_remedy if is_left_out or not n_lost else loss_remedy
+        if not n_lost and any(" measured only after " in check.detail for check in coverage):
+            loss_remedy = "run more trials of each task; a rerun counts the same simulations at their worst"
+        return "; ".join(parts), tasks_remedy if is_left_out else loss_remedy
     reason = "; ".join(map(_check_text, undecided_checks)) or verdict.reason
     return reason, f"run more trials of each task, or revise {candidate}"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from pytest_trace2evolve.records.verdict import (
+    COVERAGE_CHECKS,
     EXIT_STATUS,
     CheckResult,
     CheckStatus,
@@ -21,7 +22,6 @@ from pytest_trace2evolve.records.verdict import (
 )
 from pytest_trace2evolve.report.conclusion import (
     CHECK_NAMES,
-    COVERAGE_CHECKS,
     FIXED_TASKS_TEXT,
     check_group_names,
     detectable_text,

@@ -499,9 +499,9 @@ def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: TaskR
     else:
         p = float(
             fisher(
-                _passed_count(baseline_trials),
+                baseline_trials.pass_count,
                 len(baseline_trials.measured_records),
-                _passed_count(trials),
+                trials.pass_count,
                 len(trials.measured_records),
             )
         )
@@ -516,7 +516,3 @@ def _baseline_trials(planned_suite: PlannedSuite, task_id: str) -> Trials | None
     if planned_suite.baseline is None:
         return None
     return planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
-
-
-def _passed_count(trials: Trials) -> int:
-    return sum(bool(Trials((record,)).passes) for record in trials.measured_records)

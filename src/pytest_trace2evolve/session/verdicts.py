@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
-from pytest_trace2evolve.gate.confirm import fresh_result
+from pytest_trace2evolve.gate.confirm import find_contradiction, fresh_result
 from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import left_out_lines, pair
@@ -246,7 +246,9 @@ def _judge_splits(
             pair(*records).with_left_out(reasons).with_ungated_checks(plan.trace_checks.ungated)
             for records in (sides, without_second_tosses(*sides))
         ]
-        if planned_suite.name in plan.baseline_sides:
+        old = all_pairs[0].baseline
+        contradiction = find_contradiction(all_pairs[0].names, old.successes, old.measured, run.fresh_trials)
+        if planned_suite.name in plan.baseline_sides and not contradiction:
             fresh = {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
             all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
         pairs, bounded_pairs = all_pairs
@@ -265,6 +267,7 @@ def _judge_splits(
             abandoned_count=len(spending.abandoned_draws) if spending else 0,
             lost_tasks=_repeated_losses(run, split, draws),
             bounded_pairs=bounded_pairs,
+            contradiction=contradiction,
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
