@@ -12,7 +12,7 @@ from math import comb
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike
 
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
