@@ -108,6 +108,12 @@ BAD_PLAIN = {
     "a null choice": completion(choices=[None]),
     "a null message": completion(choices=[{"index": 0, "message": None, "finish_reason": "stop"}]),
     "no message": completion(choices=[{"index": 0, "finish_reason": "stop"}]),
+    "a choice that failed": completion(
+        choices=[{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "error"}]
+    ),
+    "a choice with a failure": completion(
+        choices=[{"index": 0, "message": {"role": "assistant", "content": "fi"}, **ERROR}]
+    ),
     "a page": b"<html>Welcome to the gateway</html>",
     "nothing": b"",
     "null": b"null",
@@ -130,6 +136,9 @@ BAD_STREAMS = {
     "a null delta": events({"choices": [{"index": 0, "delta": None}]}),
     "a page": b"<html>Welcome to the gateway</html>",
     "nothing": b"",
+    "a chunk that failed": events(
+        *CHUNKS[:2], {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]}
+    ),
     "cut in a chunk": events(*CHUNKS)[:-70],
     "cut between chunks": events(*CHUNKS[:2], end=b""),
     "one of two choices ends": events(

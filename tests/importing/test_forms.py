@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,25 @@ def test_responses_that_continue_each_other_are_one_conversation(
         QUESTION,
     ]
     assert draft["user"]["opening"] == "Thanks!"
+
+
+@pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
+def test_responses_of_a_conversation_that_the_provider_keeps_are_joined(
+    conversation: Any, tmp_path: Path
+) -> None:
+    calls = [
+        {"request": {"input": given, "conversation": conversation}, "response": response(number, answer)}
+        for number, (given, answer) in enumerate([(QUESTION, CALLED), ([RESULT], DONE), ("Thanks!", DONE)])
+    ]
+    other = {"request": {"input": "Hello.", "conversation": "conv_2"}, "response": response(9, DONE)}
+    assert expectations(tmp_path, calls[0], other, *calls[1:]) == [UNCHANGED, CANCELLED]
+
+
+@pytest.mark.parametrize("encode", [json.dumps, dict])
+def test_the_bodies_of_recorded_http_calls_are_read(encode: Callable[[Item], Any], tmp_path: Path) -> None:
+    request = {"method": "POST", "url": "/v1/responses", "body": encode({"input": QUESTION})}
+    answer = {"status_code": 200, "body": encode(ANSWER)}
+    assert expectations(tmp_path, {"request": request, "response": answer}) == [CANCELLED]
 
 
 def test_the_beginning_that_a_chain_lacks_is_noted(tmp_path: Path) -> None:

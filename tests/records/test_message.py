@@ -192,6 +192,14 @@ def test_an_answer_of_any_shape_is_a_completion(message: Any) -> None:
         assert stored(said) == said
 
 
+@pytest.mark.parametrize("fault", [{"error": {"message": "overloaded"}}, {"finish_reason": "error"}])
+def test_a_choice_of_a_provider_that_failed_is_no_completion(fault: dict[str, Any]) -> None:
+    choice = {"message": {"content": "x"}, "finish_reason": "stop", "error": None}
+    assert read_completion({"choices": [choice]}, 0.0).content == "x"
+    with pytest.raises(ValueError, match="the answer contains an error"):
+        read_completion({"choices": [{**choice, **fault}]}, 0.0)
+
+
 def test_bodies_that_standard_readers_refuse_are_read() -> None:
     nested = b'{"choices": [{"message": {"content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
     assert read_completion(read_body(nested), 0.0) == Completion()

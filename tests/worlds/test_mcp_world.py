@@ -255,6 +255,14 @@ def test_a_variable_that_is_not_text_is_one_line() -> None:
         hotel(env={"KEY": None})
 
 
+@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {1: "x"}, ["KEY"], "KEY"])
+def test_a_name_that_no_variable_can_have_is_refused_at_once(env: Any) -> None:
+    with pytest.raises(
+        WorldError, match=r"env.*(is not the name of a variable; correct it|give names and texts)"
+    ):
+        hotel(env=env)
+
+
 @pytest.mark.parametrize("state", ["rows", "untyped_rows"])
 def test_a_state_that_is_a_list_has_one_form(state: str) -> None:
     world = hotel(state=state)

@@ -477,6 +477,14 @@ def test_a_failure_shows_only_values_that_count_as_different(criteria: Any) -> N
     assert failure.difference_count == 1
 
 
+@given(st.integers(), st.integers(1, 9))
+def test_whole_numbers_have_no_tolerance(number: int, step: int) -> None:
+    """An id with one different digit is a different record, however long it is."""
+    assert is_same({"id": [number]}, {"id": [number]})
+    assert not is_same({"id": [number]}, {"id": [number + step]})
+    assert not is_same(10**400 + number, 0.5)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),

@@ -28,6 +28,7 @@ from pytest_trace2evolve.errors import (
     StorageError,
     Trace2EvolveError,
 )
+from pytest_trace2evolve.models.api import is_failed
 from pytest_trace2evolve.models.prices import PRICES_NAME, Price
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import (
@@ -85,7 +86,7 @@ _CHAT, _RESPONSES = "/chat/completions", "/responses"
 _PAYLOADS = {_CHAT: "choices", "/completions": "choices", _RESPONSES: "output", "/embeddings": "data"}
 """The list that an answer must contain, by the path of the API."""
 
-_NO_MESSAGE = "a choice has no message"
+_NO_MESSAGE = "a choice has no message, or an error"
 
 _OWN_HEADERS = frozenset(
     """
@@ -642,7 +643,7 @@ def stream_fault(name: str, content: bytes) -> str:
         if kind in ("response.completed", "response.incomplete"):
             return ""
         for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
+            if not isinstance(choice, dict) or is_failed(choice):
                 return _NO_MESSAGE
             index = str(choice.get("index"))
             # A choice without a delta may hold the results of a content filter only.
@@ -652,8 +653,9 @@ def stream_fault(name: str, content: bytes) -> str:
 
 
 def _has_message(choice: Any, name: str) -> bool:
-    """Whether a choice has a message of this name, or the text of the API before chat completions."""
-    return isinstance(choice, dict) and (isinstance(choice.get(name), dict) or "text" in choice)
+    """Whether a choice has no error, and a message of this name (or a text, as in the older API)."""
+    has_text = isinstance(choice, dict) and (isinstance(choice.get(name), dict) or "text" in choice)
+    return has_text and not is_failed(choice)
 
 
 def _is_complete(reply: _Response) -> bool:

@@ -22,6 +22,7 @@ from pytest_trace2evolve.importing.conversation import (
     turns_of_message,
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
+from pytest_trace2evolve.importing.encodings import inner_json
 from pytest_trace2evolve.records.message import USER_STOP_MARKS
 from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
@@ -127,6 +128,11 @@ _CONTINUES = "The conversation continues a response that the log does not hold: 
 
 def _openai(documents: Iterable[Document | Damage]) -> LogItems:
     items = list(_read_items(documents, _openai_items))
+    last_ids: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, ModelCall) and item.group:  # the provider keeps what its requests do not repeat
+            item.previous = item.previous or last_ids.get(item.group, "")
+            last_ids[item.group] = item.id
     calls = joined(items)
     for index, item in enumerate(items):
         if isinstance(item, Damage):
@@ -161,15 +167,28 @@ def _openai_call(place: str, value: Any) -> ModelCall:
         raise DamagedError(f"is {kind_name(value)}, not an object with 'messages'")
     request = value["request"] if isinstance(value.get("request"), dict) else value
     flat_answer = {key: value[key] for key in ("id", "choices", "output") if key in value}
-    if request is value and value.keys().isdisjoint(("messages", "input", "output", "choices", "response")):
+    names = ("messages", "input", "output", "choices", "response", "body")
+    if request is value and value.keys().isdisjoint(names):
         raise DamagedError("'messages' is missing, not a list")
-    call = model_call_of(place, request, value.get("response", value.get("events", flat_answer)))
+    answer = value.get("response", value.get("events", flat_answer))
+    request = _body_of(request)
+    call = model_call_of(place, request, _body_of(answer))
+    conversation = request.get("conversation") if "input" in request else None
+    conversation = conversation.get("id") if isinstance(conversation, dict) else conversation
+    call.group = conversation if isinstance(conversation, str) else ""
     call.metadata = {
         key: item
         for key, item in value.items()
         if key not in ("messages", "input", "request", "response", "choices", "output", "tools")
     }
     return call
+
+
+def _body_of(value: Any) -> Any:
+    """The body of a recorded HTTP request or response; other values stay."""
+    body = value.get("body") if isinstance(value, dict) else None
+    body = inner_json(body) if isinstance(body, str) else body
+    return body if isinstance(body, dict) else value
 
 
 # ---- Inspect

@@ -76,6 +76,11 @@ def read_body(body: bytes) -> Any:
     return _EMPTY_ANSWER if is_deeper(answer_json, MAX_DEPTH) else answer_json
 
 
+def is_failed(choice: Mapping[str, Any]) -> bool:
+    """Whether a gateway reports in a choice that the provider failed."""
+    return bool(choice.get("error")) or choice.get("finish_reason") == "error"
+
+
 def read_completion(record: Any, seconds: float) -> Completion:
     """Read a completion from JSON of any shape.
 
@@ -85,9 +90,9 @@ def read_completion(record: Any, seconds: float) -> Completion:
     Raises:
         ValueError: the JSON contains an error, or no message.
     """
-    if _value_at(record, "error"):
-        raise ValueError("the answer contains an error")
     choice = _value_at(record, "choices", 0)
+    if _value_at(record, "error") or (isinstance(choice, dict) and is_failed(choice)):
+        raise ValueError("the answer contains an error")
     message = _value_at(choice, "message")
     if not isinstance(message, dict):
         raise ValueError("the answer contains no message")

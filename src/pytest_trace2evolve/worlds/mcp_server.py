@@ -399,9 +399,16 @@ class McpWorld(World):
         words = _split_command(command)
         if not words:
             raise WorldError(f"world {name!r}: its command is empty; name the program of the MCP server")
-        if unfit := next((key for key, value in variables.items() if not isinstance(value, str)), None):
-            kind = type(variables[unfit]).__name__
-            raise WorldError(f"world {name!r}: env: {unfit!r} is of type {kind}, not text; set a text")
+        if not isinstance(variables, Mapping):
+            raise WorldError(
+                f"world {name!r}: env is of type {type(variables).__name__}; give names and texts"
+            )
+        for key, value in variables.items():
+            if not isinstance(key, str) or not key or {"=", "\0"} & {*key}:
+                raise WorldError(f"world {name!r}: env: {key!r} is not the name of a variable; correct it")
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise WorldError(f"world {name!r}: env: {key!r} is of type {kind}, not text; set a text")
         is_tool = isinstance(reset, str) and len(reset.split()) == 1
         self.settings = ServerSettings(
             world=name,

@@ -147,13 +147,17 @@ def json_key(key: Any) -> str:
 
 
 def is_same(left: Any, right: Any) -> bool:
-    """Whether two JSON values are equal; 1 equals 1.0, and numbers have a tolerance."""
+    """Whether two JSON values are equal. Numbers have a tolerance, except two integers, which may be ids."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(is_same(item, right[key]) for key, item in left.items())
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(is_same, left, right))
     if _is_number(left) and _is_number(right):
-        return left == right or math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        if left == right or (isinstance(left, int) and isinstance(right, int)):
+            return bool(left == right)
+        with contextlib.suppress(OverflowError):  # an integer beyond the range of floats
+            return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return False
     return type(left) is type(right) and bool(left == right)
 
 
