@@ -176,16 +176,18 @@ def check_copies(files: Iterable[ResultsFile]) -> None:
             facts: dict[object, str] = {}
             is_lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
             if simulation.trial is not None and not is_lost:
-                facts[path, simulation.trial] = f"are both trial {simulation.trial} of task {task_id!r}"
+                facts[path, simulation.trial] = (
+                    f"are both trial {simulation.trial} of task {task_id!r}; remove a copy, or give each run "
+                    "as a file of its own"
+                )
             # The messages of a full-duplex simulation are a part of it, and it is never scored.
             if messages := "" if simulation.is_full_duplex else _messages_digest(simulation):
-                facts[messages] = f"of task {task_id!r} have the same messages"
+                facts[messages] = (
+                    f"of task {task_id!r} have the same messages; remove the copy, which is no trial"
+                )
             for fact, text in facts.items():
                 if (other := seen.setdefault(fact, simulation)) is not simulation:
-                    raise ResultsError(
-                        f"{path}: simulations {other.id!r} and {simulation.id!r} {text}; a copy is not a "
-                        "trial: remove one, or give each run as a file of its own"
-                    )
+                    raise ResultsError(f"{path}: simulations {other.id!r} and {simulation.id!r} {text}")
 
 
 def _messages_digest(simulation: Simulation) -> str:
