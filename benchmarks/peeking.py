@@ -1,4 +1,4 @@
-"""How often an agent that did not change is promoted by whoever looks, kills, loses and draws again.
+"""How often an unchanged agent is promoted if its runs are watched, killed, lost and drawn again.
 
 python benchmarks/peeking.py [--repeats 200] [--tasks 40] [--strategy NAME]...
 
