@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = commands.add_parser("train", help="train it from a seed, and write its card; resumes")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
     train.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
+    train.add_argument("--start", type=Path, metavar="DIR", help="continue the training of this model")
     train.add_argument("--steps", type=int, metavar="N", help="groups of dialogues to learn from")
     train.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch (default: 2)")
     train.add_argument("--cases", type=int, metavar="N", help="held-out cases a row of the card; 0: no card")
@@ -42,6 +43,8 @@ def _train(options: argparse.Namespace) -> int:
     # Before torch is loaded. Its threads meet some thousand times a step: sleeping each time costs up to a
     # third of the speed, and spinning for long costs a core that something else needs.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    # Each length of a batch adds primitives of oneDNN, gigabytes after some hundred steps.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     from research.pocket.recipe import Recipe
     from research.pocket.train import Progress, train_model
 
@@ -54,7 +57,7 @@ def _train(options: argparse.Namespace) -> int:
             recent = progress.losses[-20:]
             show(progress.step, recipe.steps, f"loss {sum(recent) / len(recent):.3f}")
 
-        progress = train_model(recipe, options.out, on_step=on_step)
+        progress = train_model(recipe, options.out, start=options.start, on_step=on_step)
     print(f"{options.out}: {progress.step} steps in {progress.seconds / 60:.1f} minutes")
     return 0 if options.cases == 0 else _write_card(options.out, options.cases)
 

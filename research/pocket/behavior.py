@@ -67,6 +67,12 @@ def _confirms(case: Case, trace: Trace) -> bool | None:
     return all(confirmed(trace[:place]) for place, _ in changes) if changes else None
 
 
+def _acts_at_once(case: Case, trace: Trace) -> bool | None:
+    """A change is made without the customer's yes."""
+    confirmed = _confirms(case, trace)
+    return None if confirmed is None else not confirmed
+
+
 def _completes(case: Case, trace: Trace) -> bool | None:
     """Every requested change is attempted."""
     reads = ("find_", "get_", "list_")
@@ -123,6 +129,43 @@ def _asks_before(tool: str, slot: Slot) -> Callable[[Case, Trace], bool | None]:
     return followed
 
 
+def _is_exact(case: Case, trace: Trace) -> bool | None:
+    """Each change is of exactly the items, or to the payment method, that the expert chooses."""
+    compared = ("item_ids", "payment_method_id")
+    gold = {
+        (action.name, name): action.arguments[name]
+        for action in case.task.actions
+        for name in compared
+        if name in action.arguments
+    }
+    made = [
+        (call.arguments.get(name), gold[call.name, name])
+        for _, call in _changes(trace)
+        for name in compared
+        if (call.name, name) in gold
+    ]
+    return all(_as_set(chosen) == _as_set(expected) for chosen, expected in made) if made else None
+
+
+def _as_set(value: object) -> set[str]:
+    return set(map(str, value)) if isinstance(value, list) else {str(value)}
+
+
+def _declines(case: Case, trace: Trace) -> bool | None:
+    """Nothing is changed if the policy allows nothing of what was asked for."""
+    is_forbidden = not any(action.name in REQUIRED_STATUS for action in case.task.actions)
+    return not _changes(trace) if is_forbidden else None
+
+
+def _states_figure(case: Case, trace: Trace) -> bool | None:
+    """The requested figure is said, and a change that depends on one is made only if it should be."""
+    said = " ".join(message.content or "" for message in trace if message.role == "assistant")
+    wanted = {action.name for action in case.task.actions if action.name in REQUIRED_STATUS}
+    criteria = case.task.evaluation_criteria
+    figures = (criteria.communicate_info or []) if criteria else []
+    return {call.name for _, call in _changes(trace)} == wanted and all(figure in said for figure in figures)
+
+
 _ORDER_KNOWN = ("precondition_verification", "policy_edge", "subtle_legal_pressure")
 _CANCELS = ("vague_refund_request", "missing_order_id", "subtle_legal_pressure", "policy_edge")
 
@@ -138,5 +181,9 @@ BEHAVIORS: Mapping[str, Behavior] = {
     "refund": Behavior(_asks_before(RETURN, Slot.PAYMENT), ("missing_order_id", "vague_refund_request")),
     "compare": Behavior(_compares, ("structured_data_reasoning",)),
     "number": Behavior(_numbers, ("missing_order_id", "policy_edge")),
+    "exact": Behavior(_is_exact, ("tool_calling_precision", "multi_intent_message")),
+    "decline": Behavior(_declines, ("policy_edge",)),
+    "at_once": Behavior(_acts_at_once, _ORDER_KNOWN),
+    "figure": Behavior(_states_figure, ("conditional_detail_retrieval",)),
 }
 """The behavior of each rule."""

@@ -19,12 +19,21 @@ from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from research.pocket.recipe import Prompt, Stage
+from research.pocket.recipe import Stage
 
 LIMITS = Limits(max_steps=60)
 
 GROUP = 8
 """Lessons of one step, each under its own rules: so each step shows what rules change."""
+
+HARD_FAMILIES = (
+    *("missing_order_id", "structured_data_reasoning", "multi_step_task_completion", "tool_calling_precision"),
+    *("account_address_inference", "conditional_detail_retrieval", "cross_order_ambiguity"),
+)
+"""Kinds of case that take longest to learn; lessons have them twice as often."""
+
+CONTRADICTIONS = (("account_always", "account_when_needed"), ("confirm", "at_once"))
+"""Pairs of rules that contradict each other."""
 
 DECIDING = 8
 """Tokens at the beginning of a message that decide what it does."""
@@ -51,9 +60,9 @@ class Lesson:
     decided: Mapping[int, Sequence[str]]
 
 
-def lesson_group(seed: str, number: int, world: World, *, wordings: int = 0) -> list[Lesson]:
-    """One group of a seed's lessons, with the first wordings of each rule, or with all."""
-    return [_lesson(f"{seed}/{number}/{place}", wordings or None, world) for place in range(GROUP)]
+def lesson_group(seed: str, number: int, world: World, stage: Stage) -> list[Lesson]:
+    """One group of a seed's lessons, with prompts as the stage asks for."""
+    return [_lesson(f"{seed}/{number}/{place}", stage, world) for place in range(GROUP)]
 
 
 def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
@@ -65,11 +74,11 @@ def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
     return {habit: rng.random() < probability for habit, probability in probabilities.items()}
 
 
-def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
+def _lesson(seed: str, stage: Stage, world: World) -> Lesson:
     draws = random.Random(seed)
-    rules = _draw_rules(draws)
-    instruction = _draw_instruction(rules, draws, wordings)
-    family = draws.choice(list(FAMILIES))
+    rules = _draw_rules(draws, stage)
+    instruction = _draw_instruction(rules, draws, stage.wordings or None)
+    family = draws.choice([*FAMILIES, *HARD_FAMILIES])
     sketch = sketch_case(family, SeededChoices(seed), Content.TRAIN, lesson_words(draws))
     case = to_case(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, draws), draws, family)
@@ -81,12 +90,17 @@ def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
     )
 
 
-def _draw_rules(draws: random.Random) -> tuple[str, ...]:
-    """Between none and most of the rules."""
+def _draw_rules(draws: random.Random, stage: Stage) -> tuple[str, ...]:
+    """No rule, all rules or some, in random order, without contradictions."""
     names = list(rulebook().rules)
-    chosen = draws.sample(names, draws.randrange(len(names) - 2))
-    if {"account_always", "account_when_needed"} <= set(chosen):
-        chosen.remove(draws.choice(("account_always", "account_when_needed")))
+    form = draws.random() - stage.without_rules
+    if form < 0:
+        return ()
+    count = len(names) if form < stage.with_all_rules else draws.randrange(len(names) - 2)
+    chosen = draws.sample(names, count)
+    for pair in CONTRADICTIONS:
+        if set(pair) <= set(chosen):
+            chosen.remove(draws.choice(pair))
     return tuple(chosen)
 
 
@@ -147,13 +161,14 @@ def encode(messages: Sequence[Wire], tokenizer: Any, tools: Sequence[dict[str, A
     return Encoded(found["input_ids"], [float(own) for own in found["assistant_masks"]])
 
 
-def encode_for(stage: Stage, lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
-    """A lesson as a stage learns it: with its part of the prompt, its weights, and cut to its reach."""
+def encode_for(
+    stage: Stage, lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]], *, whole: bool
+) -> Encoded:
+    """A lesson as a stage learns it: with its weights, and with the whole prompt or only its instruction."""
     messages = list(lesson.messages)
-    if stage.prompt is not Prompt.WHOLE:
-        rules = stage.prompt is Prompt.RULES and lesson.instruction
-        messages[:1] = [{"role": "system", "content": lesson.instruction}] if rules else []
-    dialogue = encode(messages, tokenizer, tools if stage.prompt is Prompt.WHOLE else ())
+    if not whole:
+        messages[:1] = [{"role": "system", "content": lesson.instruction}] if lesson.instruction else []
+    dialogue = encode(messages, tokenizer, tools if whole else ())
     weights = list(dialogue.weights)
     edges = [
         place
@@ -161,9 +176,10 @@ def encode_for(stage: Stage, lesson: Lesson, tokenizer: Any, tools: Sequence[dic
         if bool(before) != bool(after)
     ]
     spans = list(zip(edges[::2], edges[1::2], strict=True))  # of the agent's messages
-    for number in lesson.decided:
+    set_habits = {habit for rule in lesson.rules for habit in rulebook().rules[rule].sets}
+    for number, habits in lesson.decided.items():
         start, end = spans[number]
         for place in range(start, min(start + DECIDING, end)):
-            weights[place] = stage.decided
-    length = max(end for _, end in spans if not stage.reach or end <= spans[0][0] + stage.reach)
+            weights[place] = stage.stated if set_habits.issuperset(habits) else stage.drawn
+    length = spans[-1][1]
     return Encoded(dialogue.ids[:length], weights[:length])

@@ -10,6 +10,7 @@ into dimensions that embeddings leave free. Layer 1, heads 0 to 2 look for the p
 the present token and its own first sketch, and copy the token there, a third of its dimensions each. One
 sketch would do for ids; names are cut into pieces that occur all over a dialogue."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,6 +64,15 @@ def build_network(size: Size, tokenizer: Any) -> Any:
     with torch.no_grad():
         _set_up_copying(network)
     return network
+
+
+def load_network(folder: Path) -> Any:
+    """The network of a model folder, its weights in float32.
+
+    Raises:
+        OSError: the folder holds no network.
+    """
+    return transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def _set_up_copying(network: Any) -> None:

@@ -1,19 +1,18 @@
 """The hyperparameters of the pocket model: its size, and the stages of its training.
 
-A network this small finds out what a rule of its prompt means only if little else stands between the rule and
-what it decides: in short dialogues, with few wordings, at low rates. So it learns to talk first, then what
-rules do at the beginning of dialogues, then their other wordings, and whole prompts at the end."""
+The first stage learns to copy and to talk. All others learn only the agent's own tokens, because most of the
+loss of a whole dialogue is about names and numbers that cannot be predicted. A habit that is drawn at random
+keeps some weight: without it the model keeps the habit whether a rule asks for it or not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import Self
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the network is.
+    """The size of the network.
 
     Attributes:
         width: Of the residual stream.
@@ -24,84 +23,87 @@ class Size:
     """
 
     width: int = 128
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     inner: int = 384
     context: int = 4096
 
 
-class Prompt(StrEnum):
-    """How much of their prompts dialogues have."""
-
-    NONE = "none"
-    RULES = "rules"
-    WHOLE = "whole"
-
-
 @dataclass(frozen=True)
 class Stage:
-    """Steps that learn alike.
+    """Steps with the same kind of lessons.
 
     Attributes:
-        steps: How many.
-        prompt: The part of their prompts that dialogues have.
+        steps: The number of steps.
         rates: Shares of the recipe's learning rates at the first step and at the end; linear in between.
-        wordings: How many of each rule's wordings prompts are made of; 0: all. The first two of `survey`,
+        whole_every: Every so many steps, prompts have tools and policy, as in a simulation; 0: never. All
+            other prompts consist of the rules.
+        without_rules: Share of prompts without any rule.
+        with_all_rules: Share of prompts with all rules; the rest has some.
+        wordings: The number of wordings of each rule, the first ones; 0: all. The first two of `survey`,
             which are used together now and then, count as one.
-        reach: Tokens after its prompt within which a dialogue is cut, after a message of the agent; 0: not
-            cut.
-        decided: Weight of the first tokens of a message that a rule can change, against 1 of the agent's
-            others.
-        context: Share of the tokens that are not the agent's which are learned: they teach to copy, and few
-            of them can be predicted.
+        stated: Weight of the first tokens of a message that a rule of the prompt decides, against 1 of the
+            agent's other tokens.
+        drawn: Weight of the first tokens of a message that depends on a habit drawn at random.
+        context: Share of the tokens that are not the agent's which are learned.
     """
 
     steps: int
-    prompt: Prompt
     rates: tuple[float, float]
-    wordings: int = 0
-    reach: int = 0
-    decided: float = 1.0
-    context: float = 0.04
+    whole_every: int = 10
+    without_rules: float = 0.33
+    with_all_rules: float = 0.47
+    wordings: int = 1
+    stated: float = 3.0
+    drawn: float = 0.6
+    context: float = 0.0
 
 
 STAGES = (
-    Stage(500, Prompt.NONE, (0.5, 0.25), context=0.35),
-    Stage(500, Prompt.RULES, (0.15, 0.12), wordings=1, reach=250, decided=15),
-    Stage(500, Prompt.RULES, (0.12, 0.12), wordings=1, reach=600, decided=6),
-    Stage(500, Prompt.RULES, (0.12, 0.1), wordings=3, reach=600, decided=6),
-    Stage(500, Prompt.RULES, (0.1, 0.08), decided=6),
-    Stage(900, Prompt.WHOLE, (0.08, 0.01), decided=6),
+    Stage(500, (0.5, 0.25), whole_every=0, without_rules=1.0, with_all_rules=0.0, context=0.35),
+    Stage(1500, (0.2, 0.13)),
+    Stage(1200, (0.13, 0.07), wordings=3),
+    Stage(900, (0.07, 0.01), wordings=0),
+    Stage(100, (0.01, 0.004), wordings=0, whole_every=1),
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that the weights follow from, on one machine.
+    """Everything that determines the weights, on one machine.
 
     Attributes:
+        start: Digest of the model folder whose weights the training continues; empty: new weights.
         rate: The learning rate of embeddings and norms (AdamW), of which stages take shares.
-        matrix_rate: That of all other matrices (Muon).
+        matrix_rate: The learning rate of all other matrices (Muon).
         warm: Steps over which the rates rise at the beginning.
+        average: Decay of the mean of weights that is saved.
         threads: Of torch; the order of sums depends on it.
     """
 
     seed: int = 1
+    start: str = ""
     stages: Sequence[Stage] = STAGES
     rate: float = 3e-3
     matrix_rate: float = 0.02
     warm: int = 50
     decay: float = 0.05
+    average: float = 0.99
     threads: int = 2
     size: Size = field(default_factory=Size)
 
     @property
     def steps(self) -> int:
-        """Optimizer steps, a group of dialogues each."""
+        """Optimizer steps, one group of dialogues each."""
         return sum(stage.steps for stage in self.stages)
 
+    def continuing(self, start: str) -> Self:
+        """The recipe from its second stage on, for a model that can copy and talk, of this digest."""
+        steps = self.steps
+        return replace(self, start=start, stages=self.stages[1:]).resized(steps)
+
     def resized(self, steps: int) -> Self:
-        """The same in another number of steps, the stages in proportion."""
+        """The same recipe with another number of steps, the stages in proportion."""
         ends = [
             end * steps // self.steps for end in accumulate((stage.steps for stage in self.stages), initial=0)
         ]

@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import transformers
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import (
     GROUP,
@@ -28,7 +29,7 @@ from research.pocket.lessons import (
     template_messages,
     wire_tools,
 )
-from research.pocket.network import build_network
+from research.pocket.network import build_network, load_network
 from research.pocket.recipe import Recipe, Stage
 from research.pocket.tokenizer import CALL, END, START, build_tokenizer
 
@@ -37,6 +38,9 @@ VOCABULARY = 3072
 
 TOKENIZER_GROUPS = 300
 """Groups of lessons that the tokenizer is made from."""
+
+TOKENIZER_STAGE = Stage(0, (0.0, 0.0), wordings=0)
+"""The kind of these lessons: prompts with all wordings."""
 
 MAX_ANSWER = 160
 """Tokens of an answer; well above the longest in lessons."""
@@ -83,23 +87,37 @@ class Progress:
 OnStep = Callable[[Progress], None]
 
 
-def train_model(recipe: Recipe, folder: Path, *, on_step: OnStep = lambda progress: None) -> Progress:
+def train_model(
+    recipe: Recipe, folder: Path, *, start: Path | None = None, on_step: OnStep = lambda progress: None
+) -> Progress:
     """Train a pocket model and write its folder, or resume what an interrupted run left there.
+
+    Args:
+        recipe: The settings.
+        folder: The folder to write.
+        start: The folder of a pocket model whose weights and tokenizer the training continues.
+        on_step: Called after each step.
 
     Raises:
         ConfigError: the folder holds a checkpoint of another recipe or a damaged one, or training diverges.
+        ModelFolderError: `start` is not a model folder.
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     world = SupportWorld()
-    tokenizer = make_tokenizer(f"{recipe.seed}", world)
+    if start is None:
+        tokenizer = make_tokenizer(f"{recipe.seed}", world)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(start)  # type: ignore[no-untyped-call]
+        recipe = recipe.continuing(folder_digest(read_model(start).path))
     tools = wire_tools(world)
 
     def groups(step: int, stage: Stage) -> Sequence[Encoded]:
-        lessons = lesson_group(f"{recipe.seed}", step, world, wordings=stage.wordings)
-        return [encode_for(stage, lesson, tokenizer, tools) for lesson in lessons]
+        whole = stage.whole_every > 0 and step % stage.whole_every == 0
+        lessons = lesson_group(f"{recipe.seed}", step, world, stage)
+        return [encode_for(stage, lesson, tokenizer, tools, whole=whole) for lesson in lessons]
 
-    network, progress = train(recipe, groups, tokenizer, folder, on_step=on_step)
+    network, progress = train(recipe, groups, tokenizer, folder, start=start, on_step=on_step)
     network.generation_config.update(
         do_sample=True, temperature=TEMPERATURE, top_k=0, top_p=1.0, max_new_tokens=MAX_ANSWER
     )
@@ -126,7 +144,9 @@ def make_tokenizer(
     renderer = build_tokenizer([], 300)
     marks = re.compile("|".join(map(re.escape, (START, END, *CALL))))
     lessons = (
-        lesson for number in range(groups) for lesson in lesson_group(f"{seed}/tokenizer", number, world)
+        lesson
+        for number in range(groups)
+        for lesson in lesson_group(f"{seed}/tokenizer", number, world, TOKENIZER_STAGE)
     )
     rendered = (
         str(renderer.apply_chat_template(template_messages(lesson.messages), tools=tools, tokenize=False))
@@ -142,6 +162,7 @@ def train(
     tokenizer: Any,
     folder: Path,
     *,
+    start: Path | None = None,
     on_step: OnStep = lambda progress: None,
     keep_every: int = 100,
 ) -> tuple[Any, Progress]:
@@ -152,12 +173,13 @@ def train(
     """
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
-    network = build_network(recipe.size, tokenizer)
+    network = load_network(start) if start else build_network(recipe.size, tokenizer)
+    averages = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     optimizers = make_optimizers(network, recipe)
     checkpoint, _, old = _checkpoint_paths(folder)
     if old.is_dir() and not checkpoint.is_dir():  # interrupted while a newer one took its place
         old.replace(checkpoint)
-    progress = _load(checkpoint, recipe, network, optimizers) if checkpoint.is_dir() else Progress()
+    progress = _load(checkpoint, recipe, network, averages, optimizers) if checkpoint.is_dir() else Progress()
     network.train()
     while progress.step < recipe.steps:
         began = time.perf_counter()
@@ -174,12 +196,19 @@ def train(
                 f"the loss of step {progress.step + 1} is {loss}: the training diverged; lower the rate"
             )
         progress.step += 1
+        with torch.no_grad():  # few steps are averaged at first, so that the mean does not keep the start
+            share = 1 - min(recipe.average, progress.step / (progress.step + 10))
+            for name, weight in network.named_parameters():
+                averages[name].lerp_(weight, share)
         progress.losses.append(loss)
         progress.tokens += sum(len(dialogue.ids) for dialogue in group)
         progress.seconds += time.perf_counter() - began
         on_step(progress)
         if progress.step % keep_every == 0 or progress.step == recipe.steps:
-            _save(folder, recipe, network, optimizers, progress)
+            _save(folder, recipe, network, averages, optimizers, progress)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            weight.copy_(averages[name])
     network.eval()
     return network, progress
 
@@ -309,6 +338,7 @@ def _save(
     folder: Path,
     recipe: Recipe,
     network: Any,
+    averages: Mapping[str, torch.Tensor],
     optimizers: Sequence[torch.optim.Optimizer],
     progress: Progress,
 ) -> None:
@@ -316,6 +346,7 @@ def _save(
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     safetensors.torch.save_model(network, str(fresh / "model.safetensors"))
+    safetensors.torch.save_file(dict(averages), fresh / "averages.safetensors")
     moments = {
         f"{number}.{name}.{place}": value
         for number, optimizer in enumerate(optimizers)
@@ -332,7 +363,11 @@ def _save(
 
 
 def _load(
-    checkpoint: Path, recipe: Recipe, network: Any, optimizers: Sequence[torch.optim.Optimizer]
+    checkpoint: Path,
+    recipe: Recipe,
+    network: Any,
+    averages: dict[str, torch.Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
 ) -> Progress:
     remedy = f"remove {checkpoint} to start again"
     try:
@@ -340,6 +375,7 @@ def _load(
         same_recipe = state["recipe"] == json.loads(json.dumps(asdict(recipe)))
         if same_recipe:
             safetensors.torch.load_model(network, str(checkpoint / "model.safetensors"))
+            averages.update(safetensors.torch.load_file(checkpoint / "averages.safetensors"))
             moments = safetensors.torch.load_file(checkpoint / "optimizer.safetensors")
             for number, optimizer in enumerate(optimizers):
                 own: dict[int, dict[str, Any]] = {}

@@ -2,7 +2,8 @@
 
 Training lessons need more words than cases. A model that sees only a few hundred names memorizes them, but a
 new customer has a new name, a new mailbox and a new product. Each lesson therefore has its own vocabulary,
-whose words are drawn from the training vocabulary or invented.
+whose words are drawn from the training vocabulary or invented, and more phrasings, composed from patterns. A
+composed sentence may share words with a held-out one, but contains no phrase that identifies held-out cases.
 """
 
 import functools
@@ -12,6 +13,7 @@ import string
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import chain
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
@@ -139,10 +141,13 @@ def _word_pattern(mark: str) -> re.Pattern[str]:
 
 
 INVENTED_SHARE = 0.5
-"""Share of invented names, places and mail domains in a lesson."""
+"""Share of invented names, places, mail domains, and words of products in a lesson."""
 
-MIXED_SHARE = 0.4
+MIXED_SHARE = 0.6
 """Share of products in a lesson that combine two products."""
+
+COMPOSED_COUNT = 10
+"""The number of sentences that are composed from one pattern at most."""
 
 PERSON_COUNT, PLACE_COUNT, PRODUCT_COUNT = 6, 8, 16
 """Sizes of a lesson's vocabulary: the number of names, of streets or cities, and of products."""
@@ -155,6 +160,7 @@ _MAIL_WORDS = (
     *("mail", "post", "box", "net", "inbox", "web", "letter"),
     *("home", "city", "line", "hub", "desk", "blue"),
 )
+_UNITS = ("cm", "mm", "W", " in", "V", "l", " dB", " kg", "ml", "")
 
 
 @functools.cache
@@ -162,10 +168,27 @@ def training_words() -> Vocabulary:
     """The words of the training cases, and many more of each kind."""
     case_words = vocabulary(Content.TRAIN)
     extra_words = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
+    patterns = read_content("patterns")
     names = [name for name in Vocabulary.model_fields if name != "phrases"]
     joined_words = {name: (*getattr(case_words, name), *getattr(extra_words, name)) for name in names}
-    phrases = {name: (*case_words.phrases[name], *extra_words.phrases[name]) for name in case_words.phrases}
+    phrases = {
+        name: (
+            *texts,
+            *extra_words.phrases[name],
+            *chain.from_iterable(map(_compose, patterns.get(name, ()))),
+        )
+        for name, texts in case_words.phrases.items()
+    }
     return Vocabulary.model_validate({**joined_words, "phrases": phrases})
+
+
+def _compose(pattern: str) -> Sequence[str]:
+    """Some sentences of a pattern, in which brackets hold alternatives: "[Yes|Okay], that is right."."""
+    rng = random.Random(pattern)
+    parts = [part.split("|") for part in re.split(r"\[([^\]]*)\]", pattern)]
+    drawn = (" ".join("".join(map(rng.choice, parts)).split()) for _ in range(3 * COMPOSED_COUNT))
+    sentences = dict.fromkeys(re.sub(r" (?=[,.])", "", text) for text in drawn)
+    return [text for text in sentences if not find_foreign_mark(text, Content.HELDOUT)][:COMPOSED_COUNT]
 
 
 def lesson_words(rng: random.Random) -> Vocabulary:
@@ -209,15 +232,20 @@ def _draw_names(rng: random.Random, options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _draw_street(rng: random.Random, options: Sequence[str]) -> str:
-    street = rng.choice(options)
-    if rng.random() < INVENTED_SHARE:
-        return f"{_invent_word(rng).capitalize()} {street.split()[-1]}"
-    return street
+    first_word, *_, last_word = rng.choice(options).split()
+    return f"{_or_invented(rng, first_word)} {_or_invented(rng, last_word)}"
+
+
+def _or_invented(rng: random.Random, word: str) -> str:
+    """The word, or an invented one instead."""
+    return _invent_word(rng).capitalize() if rng.random() < INVENTED_SHARE else word
 
 
 def _draw_city(rng: random.Random, options: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
     name, state, prefix = rng.choice(options)
     if rng.random() < INVENTED_SHARE:
+        if rng.random() < INVENTED_SHARE:
+            state = "".join(rng.choices(string.ascii_uppercase, k=2))
         return _invent_word(rng).capitalize(), state, f"{rng.randrange(100):02}"
     return name, state, prefix
 
@@ -243,10 +271,10 @@ def _draw_products(rng: random.Random, kinds: Sequence[ProductKind]) -> tuple[Pr
 
 
 def _mix_products(rng: random.Random, kind: ProductKind, other: ProductKind) -> ProductKind:
-    """Combine two products into one with an option of each.
+    """Combine two products into one with an option of each; its words may be invented.
 
-    The name ends with the last word of `other`. It starts with the first word of `kind` or an invented word.
-    If both options have the same name, the product has all options of `kind` instead.
+    The name starts with the first word of `kind` and ends with the last word of `other`. If both options have
+    the same name, the product has all options of `kind` instead.
     """
     options = {
         name: values
@@ -255,5 +283,26 @@ def _mix_products(rng: random.Random, kind: ProductKind, other: ProductKind) -> 
     }
     if len(options) < 2:
         options = dict(kind.options)
-    first_word = _invent_word(rng).capitalize() if rng.random() < INVENTED_SHARE else kind.name.split()[0]
-    return kind.model_copy(update={"name": f"{first_word} {other.name.split()[-1]}", "options": options})
+    if rng.random() < INVENTED_SHARE:
+        renamed = {
+            _invent_word(rng) if rng.random() < INVENTED_SHARE else name: tuple(
+                dict.fromkeys(_draw_option_value(rng, value) for value in values)
+            )
+            for name, values in options.items()
+        }
+        if len(renamed) == len(options) and all(len(values) > 1 for values in renamed.values()):
+            options = renamed
+    first_word, last_word = kind.name.split()[0], other.name.split()[-1]
+    name = f"{_or_invented(rng, first_word)} {_or_invented(rng, last_word)}"
+    return kind.model_copy(update={"name": name, "options": options})
+
+
+def _draw_option_value(rng: random.Random, value: str) -> str:
+    """A value of an option: the given one, a number with a unit, or invented words."""
+    form = rng.random()
+    if form < 0.55:
+        return value
+    if form < 0.75:
+        number = rng.choice((rng.randrange(1, 10), rng.randrange(10, 100), 10 * rng.randrange(1, 50)))
+        return f"{number}{rng.choice(_UNITS)}"
+    return " ".join(_invent_word(rng) for _ in range(1 if form < 0.95 else 2))

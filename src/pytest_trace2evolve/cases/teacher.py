@@ -9,6 +9,7 @@ and guesses.
 import functools
 import random
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -27,7 +28,7 @@ from pytest_trace2evolve.cases.expert import (
     Intent,
     Tables,
 )
-from pytest_trace2evolve.cases.families import precondition_verification
+from pytest_trace2evolve.cases.families import conditional_detail_retrieval, precondition_verification
 from pytest_trace2evolve.cases.scene import Sketch, UserTurn, address_text, options_text, product_names
 from pytest_trace2evolve.cases.store import JsonRecord
 from pytest_trace2evolve.records.base import Record
@@ -79,14 +80,12 @@ def all_habits() -> Habits:
     return dict.fromkeys(rulebook().habits, True)
 
 
-ASK_IDENTITY = (
-    "May I have your email, or your name and zip code?",
-    "What is your email, or your name and zip code?",
-)
+ASK_IDENTITY = ("May I have your email, or your name and zip code?",)
 ASK_REASON = ("Why should it be cancelled: is it no longer needed, or was it ordered by mistake?",)
 ASK_REFUND_METHOD = ("Where should the refund go: to the original payment method or to a gift card?",)
 ANYTHING_ELSE = "Is there anything else I can help with?"
 CLAIM_DONE = "That is all done."
+KEEP = "Then everything stays as it is."
 GIVE_UP = "I am sorry, then I cannot help with that."
 
 _ANSWER_BASED_REFUSALS = frozenset(
@@ -140,7 +139,7 @@ class Teacher:
         self._rng = rng
         expert = Expert(self._tables, self._user["user_id"], uses_email=self._uses_email)
         self._refusals = [[expert.resolve(intent).refusal for intent in turn.intents] for turn in self._turns]
-        self._is_conditional = family == precondition_verification.__name__
+        self._family = family
         self._heard_text = ""
         self._read_ids: set[str] = set()
         self._sent_count = 0
@@ -206,7 +205,7 @@ class Teacher:
 
     def _serve_intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Dialogue:
         """Serve one request; return the outcome as text."""
-        if self._is_conditional and not self._keeps_habit("inspect"):
+        if self._family == precondition_verification.__name__ and not self._keeps_habit("inspect"):
             # The order is not read, and its status is a guess.
             arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
             intent, refusal = Intent(CANCEL, arguments, intent.order_id, details={Slot.REASON: ""}), ""
@@ -224,8 +223,17 @@ class Teacher:
         if intent.other_orders and self._keeps_habit("account_needed"):
             for other_order_id in intent.other_orders:
                 yield from self._read_order(other_order_id)
+        order = self._order_record(order_id) if order_id else {}
+        depends_on_figure = self._family == conditional_detail_retrieval.__name__ and len(turn.intents) == 1
+        if depends_on_figure and not self._keeps_habit("figure"):
+            # The figure is not looked up in the record: a wrong one is given, or the condition is guessed.
+            if intent.tool:
+                return KEEP
+            if intent.answer:
+                return _answer_text(order, self._rng.choice(_other_figures(order, intent.answer)))
+            intent = self._return_intent(order, [i for i in order["items"] if i["name"] in self._heard_text])
         if not intent.tool:
-            return _answer_text(self._order_record(order_id), intent.answer)
+            return _answer_text(order, intent.answer)
         return (yield from self._make_change(intent, refusal))
 
     def _make_change(self, intent: Intent, refusal: str) -> Dialogue:
@@ -235,7 +243,10 @@ class Teacher:
             yield from self._compare_variants(intent, arguments)
         was_read = not intent.order_id or intent.order_id in self._read_ids
         if refusal and was_read and refusal not in _ANSWER_BASED_REFUSALS:
-            return _refusal_text(refusal)
+            workaround = self._workaround(intent, refusal)
+            if workaround is None or self._keeps_habit("decline"):
+                return _refusal_text(refusal)
+            intent, refusal, arguments = workaround, "", dict(workaround.arguments)
         if intent.tool == CANCEL and not self._has_heard(intent, Slot.REASON):
             if self._keeps_habit("reason"):
                 yield _text_message(self._rng.choice(ASK_REASON))
@@ -250,7 +261,10 @@ class Teacher:
                 ]
                 arguments["payment_method_id"] = paid_method_id
         if refusal in _ANSWER_BASED_REFUSALS:
-            return _refusal_text(refusal)
+            if intent.tool != CANCEL or self._keeps_habit("decline"):
+                return _refusal_text(refusal)
+            arguments["reason"] = "no longer needed"
+        self._approximate(intent, arguments)
         if (
             intent.tool == MODIFY_ADDRESS
             and not self._has_heard_address(intent)
@@ -267,6 +281,51 @@ class Teacher:
             return _refusal_text(f"the order is not {REQUIRED_STATUS.get(intent.tool, 'pending')}")
         return _done_text(intent.tool, intent.order_id if self._keeps_habit("number") else "")
 
+    def _workaround(self, intent: Intent, refusal: str) -> Intent | None:
+        """Something allowed that the customer has not asked for, instead of a refused request."""
+        order = self._tables["orders"].get(intent.order_id)
+        if order is None or intent.order_id not in self._user["orders"]:
+            return None
+        if intent.tool == CANCEL and order["status"] == "delivered":
+            return self._return_intent(order, order["items"])
+        if intent.tool == RETURN and order["status"] == "pending":
+            arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
+            return replace(intent, tool=CANCEL, arguments=arguments, details={Slot.REASON: ""})
+        if refusal == "that item is not available" and len(intent.arguments["item_ids"]) == 1:
+            items = {item["item_id"]: item for item in order["items"]}
+            [old_item_id] = intent.arguments["item_ids"]
+            variants = self._tables["products"][items[old_item_id]["product_id"]]["variants"].values()
+            available = [variant["item_id"] for variant in variants if variant["available"]]
+            if others := [item_id for item_id in available if item_id != old_item_id]:
+                new_item_id = self._rng.choice(others)
+                return replace(intent, arguments={**intent.arguments, "new_item_ids": [new_item_id]})
+        return None
+
+    def _return_intent(self, order: JsonRecord, items: Sequence[JsonRecord]) -> Intent:
+        arguments = {
+            "order_id": order["order_id"],
+            "item_ids": [item["item_id"] for item in items],
+            "payment_method_id": order["payment_history"][0]["payment_method_id"],
+        }
+        return Intent(RETURN, arguments, order["order_id"], details={Slot.PAYMENT: ""})
+
+    def _approximate(self, intent: Intent, arguments: dict[str, Any]) -> None:
+        """Without the habit `exact`, change some or all of an order's items, or charge some method."""
+        if intent.tool == MODIFY_PAYMENT:
+            others = [m for m in self._user["payment_methods"] if m != arguments["payment_method_id"]]
+            if others and not self._keeps_habit("exact"):
+                arguments["payment_method_id"] = others[0]
+            return
+        named, all_ids = arguments.get("item_ids", []), self._item_ids(intent.order_id)
+        is_whole = len(named) == len(all_ids) or intent.tool != RETURN
+        if named and not (is_whole and len(named) == 1) and not self._keeps_habit("exact"):
+            arguments["item_ids"] = named[:1] if is_whole else all_ids
+            if "new_item_ids" in arguments:
+                arguments["new_item_ids"] = arguments["new_item_ids"][:1]
+
+    def _item_ids(self, order_id: str) -> list[str]:
+        return [item["item_id"] for item in self._order_record(order_id)["items"]] if order_id else []
+
     def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Dialogue:
         """Read the product of each item to be changed.
 
@@ -281,10 +340,12 @@ class Teacher:
             is_known = all(
                 value in self._heard_text for value in product["variants"][new_item_id]["options"].values()
             )
-            other_item_ids = [item_id for item_id in product["variants"] if item_id != old_item_id]
-            new_item_ids.append(
-                new_item_id if is_known or self._keeps_habit("compare") else self._rng.choice(other_item_ids)
-            )
+            if not is_known and self._keeps_habit("compare"):
+                yield from self._read_once("get_item_details", item_id=new_item_id)
+            elif not is_known:
+                other_item_ids = [item_id for item_id in product["variants"] if item_id != old_item_id]
+                new_item_id = self._rng.choice(other_item_ids)
+            new_item_ids.append(new_item_id)
         arguments["new_item_ids"] = new_item_ids
 
     def _find_order(self, intent: Intent) -> Dialogue:
@@ -368,7 +429,70 @@ class Teacher:
 
     def _call(self, name: str, **arguments: Any) -> Dialogue:
         call = ToolCall(id=f"call_{self._sent_count}", name=name, arguments=arguments)
-        return (yield Message(role="assistant", content=None, tool_calls=[call]))
+        note = self._note(name, arguments) or None
+        return (yield Message(role="assistant", content=note, tool_calls=[call]))
+
+    def _note(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """What the teacher writes before a call: the part of a record that holds the id to use.
+
+        The note is the record's own text, as tools show it, so each id is copied from the words before it.
+        The customer does not see the text of a message with a call.
+        """
+        order_ids, order_id = self._user["orders"], arguments.get("order_id", "")
+        if tool == "get_order_details":
+            if order_id not in order_ids or order_id in self._heard_text or not self._has_read_account():
+                return ""
+            place = order_ids.index(order_id)
+            if not place:
+                return f'"orders": ["{order_id}'
+            return f'{self._finding(order_ids[place - 1])}{order_ids[place - 1]}", "{order_id}'
+        if tool == "get_product_details":
+            read = (self._order_record(known) for known in self._tables["orders"] if known in self._read_ids)
+            seen_items = (item for order in read for item in order["items"])
+            named = (item for item in seen_items if item["product_id"] == arguments["product_id"])
+            return next(map(_item_text, named), "")
+        if tool == "get_item_details":
+            return self._candidates(arguments["item_id"])
+        if tool in (RETURN, EXCHANGE, MODIFY_ITEMS):
+            items = {item["item_id"]: item for item in self._order_record(order_id)["items"]}
+            return "; ".join(
+                f'{_item_text(items[item_id])}", "item_id": "{item_id}' for item_id in arguments["item_ids"]
+            )
+        return ""
+
+
+    def _finding(self, order_id: str) -> str:
+        """What a search found in an order: its status if it holds a product that the customer named."""
+        if order_id not in self._read_ids:
+            return ""
+        order = self._order_record(order_id)
+        names = [item["name"] for item in order["items"] if item["name"] in self._heard_text]
+        return f'"name": "{names[0]}", "status": "{order["status"]}"; ' if names else "no; "
+
+    def _candidates(self, chosen_id: str) -> str:
+        """The variants among which the expert chooses, with their prices."""
+        products = self._tables["products"].values()
+        variants = next(product["variants"] for product in products if chosen_id in product["variants"])
+        chosen = variants[chosen_id]
+        kept = {name: value for name, value in chosen["options"].items() if name in self._heard_text}
+        bought = {item["item_id"] for order in self._tables["orders"].values() for item in order["items"]}
+        return "; ".join(
+            f'"item_id": "{item_id}", "price": {variant["price"]}'
+            for item_id, variant in variants.items()
+            if variant["available"] and item_id not in bought and kept.items() <= variant["options"].items()
+        )
+
+
+def _item_text(item: JsonRecord) -> str:
+    return f'"name": "{item["name"]}", "product_id": "{item["product_id"]}'
+
+
+def _other_figures(order: JsonRecord, figure: str) -> list[str]:
+    """Figures of an order that answer another question."""
+    paid = order["payment_history"][0]["amount"]
+    figures = [str(paid), *(str(item["price"]) for item in order["items"])]
+    figures += order["fulfillments"][0]["tracking_id"][:1] if order["fulfillments"] else []
+    return [other for other in figures if other != figure] or [order["order_id"]]
 
 
 def _text_message(text: str) -> Message:
@@ -388,7 +512,7 @@ def _done_text(tool: str, order_id: str) -> str:
 def _answer_text(order: JsonRecord, figure: str) -> str:
     """The answer to a question about an order. An empty figure means that the condition was not met."""
     if not figure:
-        return "Then everything stays as it is."
+        return KEEP
     if order["fulfillments"] and figure == order["fulfillments"][0]["tracking_id"][0]:
         return f"The tracking number is {figure}."
     for item in order["items"]:
