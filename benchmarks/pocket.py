@@ -26,7 +26,7 @@ from research.pocket.train import common_length, make_optimizers, make_tokenizer
 
 SIZES = {
     "0.5M": Size(width=96, layers=2, heads=4, inner=256),
-    "1M (shipped)": Size(),
+    "1.25M (shipped)": Size(),
     "3M": Size(width=192, layers=4, heads=4, inner=768),
 }
 ANSWER, ROWS = 32, 32
@@ -40,10 +40,11 @@ def main() -> None:
     torch.set_num_threads(2)
     world = SupportWorld()
     tokenizer, tools = make_tokenizer("1", world), wire_tools(world)
+    stage = Recipe().stages[-1]
     lengths: dict[str, list[tuple[int, int]]] = defaultdict(list)
     data: list[list[Encoded]] = []
     for number in range(groups):
-        lessons = lesson_group("benchmark", number, world)
+        lessons = lesson_group("benchmark", number, world, stage)
         data.append([encode(lesson.messages, tokenizer, tools) for lesson in lessons])
         for lesson, dialogue in zip(lessons, data[-1], strict=True):
             lengths[lesson.family].append((len(dialogue.ids), int(sum(dialogue.weights))))

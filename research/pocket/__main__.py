@@ -43,8 +43,6 @@ def _train(options: argparse.Namespace) -> int:
     # Before torch is loaded. Its threads meet some thousand times a step: sleeping each time costs up to a
     # third of the speed, and spinning for long costs a core that something else needs.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    # Each length of a batch adds primitives of oneDNN, gigabytes after some hundred steps.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     from research.pocket.recipe import Recipe
     from research.pocket.train import Progress, train_model
 

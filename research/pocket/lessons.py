@@ -27,7 +27,12 @@ GROUP = 8
 """Lessons of one step, each under its own rules: so each step shows what rules change."""
 
 HARD_FAMILIES = (
-    *("missing_order_id", "structured_data_reasoning", "multi_step_task_completion", "tool_calling_precision"),
+    *(
+        "missing_order_id",
+        "structured_data_reasoning",
+        "multi_step_task_completion",
+        "tool_calling_precision",
+    ),
     *("account_address_inference", "conditional_detail_retrieval", "cross_order_ambiguity"),
 )
 """Kinds of case that take longest to learn; lessons have them twice as often."""

@@ -63,6 +63,9 @@ MIN_SHARED = 200
 BATCH = 4
 """Dialogues of a group that are computed together: those of similar length, so that little is padding."""
 
+LENGTH_STEP = 128
+"""Rows are padded to a multiple of this, because torch compiles kernels for each length and keeps them."""
+
 Groups = Callable[[int, Stage], Sequence[Encoded]]
 """The dialogues of a step, by its number and stage."""
 
@@ -312,7 +315,7 @@ def _batch_loss(
         for place, layer in enumerate(beginning.layers):
             keys_values = (part.expand(len(rows), -1, -1, -1) for part in (layer.keys, layer.values))
             cache.update(*keys_values, place)
-    longest = max(len(row.ids) for row in rows) - start
+    longest = math.ceil((max(len(row.ids) for row in rows) - start) / LENGTH_STEP) * LENGTH_STEP
     ids = torch.full((len(rows), longest), pad)
     weights = torch.zeros((len(rows), longest))
     others = (torch.rand((len(rows), longest)) < context) * CONTEXT_WEIGHT

@@ -460,7 +460,6 @@ class Teacher:
             )
         return ""
 
-
     def _finding(self, order_id: str) -> str:
         """What a search found in an order: its status if it holds a product that the customer named."""
         if order_id not in self._read_ids:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import Lesson, encode, lesson_group, template_messages, wire_tools
+from research.pocket.recipe import Stage
 
 WORLD = SupportWorld()
 TOOLS = wire_tools(WORLD)
-LESSONS = [lesson for number in range(3) for lesson in lesson_group("tokenizer", number, WORLD)]
+STAGE = Stage(1, (1.0, 1.0), wordings=0)
+LESSONS = [lesson for number in range(3) for lesson in lesson_group("tokenizer", number, WORLD, STAGE)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
 from research.pocket.lessons import Encoded
-from research.pocket.recipe import STAGES, Prompt, Recipe, Size, Stage
+from research.pocket.recipe import STAGES, Recipe, Size, Stage
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 TINY = Recipe(
     seed=3,
     stages=(
-        Stage(2, Prompt.NONE, (1.0, 0.5), context=0.35),
-        Stage(2, Prompt.RULES, (0.5, 0.3)),
-        Stage(2, Prompt.WHOLE, (0.3, 0.1)),
+        Stage(2, (1.0, 0.5), whole_every=0, context=0.35),
+        Stage(2, (0.5, 0.3)),
+        Stage(2, (0.3, 0.1), whole_every=1),
     ),
     warm=2,
     threads=1,
@@ -53,7 +53,7 @@ def groups(step: int, stage: Stage) -> list[Encoded]:
     import torch
 
     random = torch.Generator().manual_seed(step)
-    start = torch.randint(3, 300, (9 if stage.prompt is Prompt.WHOLE else 3,), generator=random).tolist()
+    start = torch.randint(3, 300, (9 if stage.whole_every == 1 else 3,), generator=random).tolist()
     tails = [torch.randint(3, 300, (length,), generator=random).tolist() for length in (5, 8, 6)]
     return [
         Encoded(start + tail, [0] * len(start) + [3.0, 0] * (len(tail) // 2) + [1] * (len(tail) % 2))
@@ -174,6 +174,33 @@ def test_a_resumed_training_ends_with_the_same_weights(
     assert progress.step == len(progress.losses) == TINY.steps
 
 
+def test_the_mean_of_weights_is_saved(tokenizer: Any, tmp_path: Path) -> None:
+    import safetensors.torch
+    import torch
+
+    from research.pocket.train import CHECKPOINT, train
+
+    network, _ = train(TINY, groups, tokenizer, tmp_path)
+    last = safetensors.torch.load_file(tmp_path / CHECKPOINT / "model.safetensors")
+    means = safetensors.torch.load_file(tmp_path / CHECKPOINT / "averages.safetensors")
+    assert equal(weights_of(network), means)
+    assert not all(last[name].equal(means[name]) for name in last.keys() & means.keys())
+    assert all(torch.isfinite(weight).all() for weight in means.values())
+
+
+def test_a_training_continues_from_the_weights_of_a_folder(tokenizer: Any, tmp_path: Path) -> None:
+    from research.pocket.train import train
+
+    first, _ = train(TINY, groups, tokenizer, tmp_path / "first")
+    first.save_pretrained(tmp_path / "first")
+    still = replace(TINY, rate=0.0, matrix_rate=0.0)
+    second, _ = train(still, groups, tokenizer, tmp_path / "second", start=tmp_path / "first")
+    for name, weight in weights_of(first).items():
+        assert weight.allclose(weights_of(second)[name], atol=1e-6), name
+    recipe = TINY.continuing("digest")
+    assert (recipe.start, recipe.steps, recipe.stages[0].context) == ("digest", TINY.steps, 0.0)
+
+
 def test_the_last_complete_checkpoint_is_used(tokenizer: Any, tmp_path: Path) -> None:
     from research.pocket.train import CHECKPOINT, train
 
@@ -225,7 +252,7 @@ def test_a_resized_recipe_keeps_the_proportions_of_its_stages(steps: int) -> Non
 
 
 def test_rates_rise_once_and_are_linear_within_a_stage() -> None:
-    stages = (Stage(100, Prompt.NONE, (0.5, 0.25)), Stage(50, Prompt.RULES, (0.1, 0.0)))
+    stages = (Stage(100, (0.5, 0.25)), Stage(50, (0.1, 0.0)))
     shares = [Recipe(stages=stages, warm=10).at(step)[1] for step in range(150)]
     assert shares[0] == pytest.approx(0.05)
     assert shares[50] == pytest.approx(0.375)
