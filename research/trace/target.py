@@ -9,7 +9,7 @@ from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
 from research.trace.tasks import Cell, target_of
 
-VERSION = 1
+VERSION = 2
 """Version of the target tasks, which the digest of their environments holds. Raise it when the same seed
 gives another task, another reward, or another answer of the customer or of a tool, and only then.
 `tests/environments/test_golden.py` says when."""

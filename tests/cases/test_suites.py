@@ -235,7 +235,7 @@ def test_the_committed_suite_is_locked_and_its_contents_are_apart() -> None:
     assert {case.script.content for case in files["heldout"]} == {Content.HELDOUT}
     locked = Project(root, root / "suites").lock.suites["support"]
     assert {name: len(ids) for name, ids in locked.splits.items()} == {
-        "discovery": 56,
-        "heldout": 56,
+        "discovery": 280,
+        "heldout": 280,
         "synthetic": 36,
     }

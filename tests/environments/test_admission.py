@@ -191,7 +191,7 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
         changed = {**task.user_scenario, "persona": text}
         return describe_held_out_content(task.model_copy(update={"user_scenario": changed}), ())
 
-    assert with_words("Well now, there is no way around it at all").startswith("a held-out phrasing: ")
+    assert with_words("Well now, it is all mixed up, I meant that").startswith("a held-out phrasing: ")
     # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
     assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
     assert with_words("Should it be called off. Please find it") == ""

@@ -328,7 +328,9 @@ def assemble(family: str, sketch: Sketch) -> Task:
     actions = [action for resolution in resolutions for action in resolution.actions]
     answers = [intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer]
     task_json = task_record(script, _instructions(script), scene.store.tables, actions, answers)
-    return Task.model_validate({"id": f"{family}-{digest(task_json)[:ID_DIGITS]}", **task_json})
+    return Task.model_validate(
+        {"id": f"{family}-{digest(task_json)[:ID_DIGITS]}", "tags": [family], **task_json}
+    )
 
 
 def task_record(

@@ -45,7 +45,7 @@ class AccountAddressInference(SupportGenerator):
     """
 
     capability = "account_address_inference"
-    version = 1
+    version = 2
     pays = "takes the address from the account or the named order, and asks nobody for it"
 
     def make_draft(self, scene: Scene) -> Draft:

@@ -56,7 +56,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
     """
 
     capability = "conditional_detail_retrieval"
-    version = 1
+    version = 2
     pays = "reads the figure that decides, and reports that one alone or acts on it"
 
     def make_draft(self, scene: Scene) -> Draft:

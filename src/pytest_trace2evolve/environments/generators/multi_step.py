@@ -56,7 +56,7 @@ class MultiStepTaskCompletion(SupportGenerator):
     """
 
     capability = "multi_step_task_completion"
-    version = 1
+    version = 2
     pays = "completes the requests after the first one too, to the last"
 
     def make_draft(self, scene: Scene) -> Draft:

@@ -41,7 +41,7 @@ class ToolCallingPrecision(SupportGenerator):
     """
 
     capability = "tool_calling_precision"
-    version = 1
+    version = 2
     pays = "makes the requested call with every id right, and no other change"
     methods = ("credit_card", "credit_card", "paypal")
 

@@ -48,7 +48,7 @@ class PreconditionVerification(SupportGenerator):
     """
 
     capability = "precondition_verification"
-    version = 1
+    version = 2
     pays = "reads the order before changing it, and does what its record allows"
 
     def make_draft(self, scene: Scene) -> Draft:

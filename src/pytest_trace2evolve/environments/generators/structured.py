@@ -56,7 +56,7 @@ class StructuredDataReasoning(SupportGenerator):
     """
 
     capability = "structured_data_reasoning"
-    version = 1
+    version = 2
     pays = "finds the variant that fits every word, or the right one of four orders, in the data"
 
     def make_draft(self, scene: Scene) -> Draft:
