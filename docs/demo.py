@@ -1,7 +1,10 @@
-"""Runs the demo of `make demo`: the commands of a new user, and whether each ends as it should.
+"""Runs `make demo` and `make demo-model`: the commands of a new user, and whether each ends as it should.
 
-The template of `trace2evolve init --for own` gets a baseline, a better prompt and a broken agent, in a
-temporary folder. Then two pairs of published runs are compared, in this checkout. No model is called.
+In `make demo`, the template of `trace2evolve init --for own` gets a baseline, a better prompt and a broken
+agent, in a temporary folder. Then two pairs of published runs are compared, in this checkout. No model is
+called.
+
+In `make demo-model` (`--model`), the embedded model plays two candidates live.
 """
 
 import os
@@ -92,25 +95,53 @@ STEPS = (
     ),
 )
 
+GATED = '-n 2 -m "heldout or synthetic"'
+"""Options of a run of the splits that decide."""
 
-def run(steps: Sequence[Step] = STEPS) -> int:
+MODEL_STEPS = (
+    Step(
+        "Make a project with synthetic cases. Its baseline v0 is the embedded model under the policy alone.",
+        "trace2evolve init --for support",
+        0,
+        ("next: cd",),
+    ),
+    Step(
+        "1 of 2: v7 states eleven habits of a careful agent. It should be promoted.",
+        f"pytest --candidate v7 {GATED}",
+        PROMOTED,
+        ("PROMOTE: v7 is better than v0",),
+    ),
+    Step(
+        "2 of 2: v8 states the same habits, but skips the question for a yes. Its reward rises as well,\n"
+        "# but it changes records without consent. It should be discarded.",
+        f"pytest --candidate v8 {GATED}",
+        DISCARDED,
+        ("DISCARD: v8", "rules: consent"),
+    ),
+)
+
+
+def run(steps: Sequence[Step] = STEPS, name: str = "make demo") -> int:
     """Run the steps until one ends in an unexpected way. Returns the exit status of the demo."""
     started_at = time.monotonic()
     project = None
     try:
         project = Path(tempfile.mkdtemp(prefix="trace2evolve-demo-"))
         if problem := _first_problem(steps, project):
-            print(f"\nmake demo: {problem}; the project is kept in {project}")
+            print(f"\n{name}: {problem}; the project is kept in {project}")
             project = None
             return 1
         seconds = time.monotonic() - started_at
-        print(f"\nmake demo: all verdicts are as expected, two PROMOTE and two DISCARD ({seconds:.0f} s)")
+        verdicts = [text.partition(":")[0] for step in steps for text in step.expected]
+        counts = [verdicts.count(verdict) for verdict in ("PROMOTE", "DISCARD")]
+        found = f"{counts[0]} PROMOTE and {counts[1]} DISCARD"
+        print(f"\n{name}: all verdicts are as expected, {found} ({seconds:.0f} s)")
         print("Your own agent: trace2evolve init --for own, and docs/own-agent.md")
     except KeyboardInterrupt:
-        print("\nmake demo: interrupted")
+        print(f"\n{name}: interrupted")
         return INTERRUPTED
     except OSError as error:
-        print(f"make demo: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
     finally:
         if project is not None:
@@ -169,4 +200,4 @@ def _run_command(command: str, folder: Path) -> tuple[int, str]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run())
+    sys.exit(run(MODEL_STEPS, "make demo-model") if sys.argv[1:] == ["--model"] else run())

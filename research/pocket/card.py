@@ -29,7 +29,7 @@ TRAINING_FIELDS = frozenset(
     ("recipe", "parameters", "vocabulary", "dialogues", "step", "tokens", "seconds", "losses")
 )
 
-CANDIDATES = ("v0", "v5", "v6")
+CANDIDATES = ("v5", "v6", "v7", "v8")
 """The candidates of this repository that the card compares."""
 
 SEED = 1
@@ -112,51 +112,74 @@ def card_text(card: Card) -> str:
     training = card.training
     recipe = training["recipe"]
     size = recipe["size"]
-    effects = []
+    shown, passed = [], []
     for effect in card.rules:
-        cells = [effect.rule, _counted(effect.without)]
-        for share in (effect.seen, effect.unseen):
-            cells += [_counted(share), _change(share, effect.without)]
-        effects.append(cells)
+        for rows, arms in ((shown, effect.shown), (passed, effect.passed)):
+            cells = [effect.rule, _counted(arms.without)]
+            for share in (arms.seen, arms.unseen):
+                cells += [_counted(share), _change(share, arms.without)]
+            rows.append(cells)
+    columns = ("rule", "without", "with", "change", "unseen wording", "change")
+    command = (
+        f"python -m research.pocket train --out DIR --seed {recipe['seed']} --steps {training['step']} "
+        f"--threads {recipe['threads']}"
+    )
+    origin = ""
+    if recipe["start"]:
+        command += " --start START"
+        origin = (
+            f" START is a folder with digest\n  `{recipe['start']}`: weights of an earlier recipe, which the "
+            "repository lacks.\n  Without `--start`, the command trains new weights, whose figures will differ."
+        )
+    families = [
+        [name, *_passed(name, alone)[1:], *_passed(name, stated)[1:], _change(stated, alone)]
+        for (name, alone), stated in zip(card.capabilities.items(), card.with_rules.values(), strict=True)
+    ]
+    headings = ("kind of case", "policy alone", "interval", "all rules", "interval", "change")
     habits = [[rule, *map(_counted, shares.values())] for rule, shares in card.habits.items()]
     return f"""\
 # The pocket model
 
 A language model that is small enough to ship. It answers for the agent if no other model is named. Its
-results are real, sampled and noisy, and say nothing about other models.
+results are real, sampled and noisy, and say nothing about other models. Held-out content has other names,
+products, ids and combinations than training, and sentences that never occur there as a whole; the two share
+fragments of sentences.
 
 - **Network**: Qwen3's architecture, {size["layers"]} layers, width {size["width"]}, {size["heads"]} heads;
   {training["parameters"]:,} parameters, {training["vocabulary"]:,} tokens in its vocabulary.
 - **Weights**: `model.safetensors`, {card.weight_bytes / 1e6:.1f} MB; digest of all that
   changes what it says: `{card.weights}`, as runs record it.
 - **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
-  world, {training["tokens"]:,} tokens, with names, products and phrasings that held-out cases do not share.
-  The teacher follows the rules of its prompt, and is careless if none applies (`cases/content/rules.toml`).
-- **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
-  {recipe["threads"]} threads. In a clone of the repository, this makes it again:
-  `python -m research.pocket train --out DIR --seed {recipe["seed"]} --steps {training["step"]} \
---threads {recipe["threads"]}`.
+  world, {training["tokens"]:,} tokens. The teacher follows the rules of its prompt, and is careless if none
+  applies (`cases/content/rules.toml`). It writes the part of a record that it needs before it calls a tool.
+- **Training**: {training["step"]:,} steps in {training["seconds"] / 60:.0f} minutes. In a clone of the
+  repository: `{command}`.{origin}
 
 ![Loss by step]({CURVE})
 
 Dotted lines separate the stages of training, which weigh tokens differently.
 
 The figures below were measured with these weights at temperature {card.temperature:g} on held-out content,
-{card.cases} cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; for differences
+{card.cases} cases a row and {2 * card.cases} a candidate, with 95 % intervals (Wilson; for differences
 Newcombe).
 
-## Capabilities
+## Kinds of cases
 
-Under the policy alone:
+Passed under the policy alone, and with all rules stated in random order and wordings of training (except
+`at_once`, which contradicts `confirm`):
 
-{_table(("kind of case", "passed", "interval"), map(_passed, card.capabilities, card.capabilities.values()))}
+{_table(headings, families)}
 
 ## Rules
 
 How often the behavior of a rule shows: without the rule, with it in a wording of training, and in a wording
 that was never trained on, of the simulations that have an occasion for it.
 
-{_table(("rule", "without", "with", "change", "unseen wording", "change"), effects)}
+{_table(columns, shown)}
+
+How often cases of these kinds are passed:
+
+{_table(columns, passed)}
 
 ## Candidates
 

@@ -81,8 +81,8 @@ def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
 
 def _lesson(seed: str, stage: Stage, world: World) -> Lesson:
     draws = random.Random(seed)
-    rules = _draw_rules(draws, stage)
-    instruction = _draw_instruction(rules, draws, stage.wordings or None)
+    rules = draw_rules(draws, stage)
+    instruction = draw_instruction(rules, draws, stage.wordings or None)
     family = draws.choice([*FAMILIES, *HARD_FAMILIES])
     sketch = sketch_case(family, SeededChoices(seed), Content.TRAIN, lesson_words(draws))
     case = to_case(assemble(family, sketch))
@@ -95,9 +95,9 @@ def _lesson(seed: str, stage: Stage, world: World) -> Lesson:
     )
 
 
-def _draw_rules(draws: random.Random, stage: Stage) -> tuple[str, ...]:
+def draw_rules(draws: random.Random, stage: Stage, *, without: Sequence[str] = ()) -> tuple[str, ...]:
     """No rule, all rules or some, in random order, without contradictions."""
-    names = list(rulebook().rules)
+    names = [name for name in rulebook().rules if name not in without]
     form = draws.random() - stage.without_rules
     if form < 0:
         return ()
@@ -109,7 +109,7 @@ def _draw_rules(draws: random.Random, stage: Stage) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _draw_instruction(rules: Sequence[str], draws: random.Random, wordings: int | None) -> str:
+def draw_instruction(rules: Sequence[str], draws: random.Random, wordings: int | None = None) -> str:
     """An instruction that states the rules, as a list, numbered or not, or as running text."""
     book = rulebook()
     texts = [draws.choice(book.rules[name].wordings[:wordings]) for name in rules]

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
@@ -24,7 +24,11 @@ from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from research.common import OnProgress
 from research.pocket.behavior import BEHAVIORS
-from research.pocket.lessons import LIMITS
+from research.pocket.lessons import LIMITS, draw_instruction, draw_rules
+from research.pocket.recipe import Stage
+
+ALL_RULES = Stage(0, (0.0, 0.0), without_rules=0.0, with_all_rules=1.0)
+"""The kind of prompts that state all rules."""
 
 AT_ONCE = 48
 """Simulations at once."""
@@ -67,19 +71,25 @@ def difference(new: Share, old: Share) -> tuple[float, float, float]:
     return found, max(-1.0, found - down), min(1.0, found + up)
 
 
-class RuleEffect(Record):
-    """What a rule in the prompt changes: how often the behavior that it asks for shows.
+class Arms(Record):
+    """Shares without a rule, with it in a wording of training, and in a wording that was never trained on."""
 
-    Attributes:
-        without: Without the rule.
-        seen: With it, in a wording of training.
-        unseen: With it, in a wording that was never trained on.
-    """
-
-    rule: str
     without: Share
     seen: Share
     unseen: Share
+
+
+class RuleEffect(Record):
+    """What a rule in the prompt changes, on cases of the kinds that it concerns.
+
+    Attributes:
+        shown: How often the behavior shows that the rule asks for, of simulations with an occasion for it.
+        passed: How often the case is passed.
+    """
+
+    rule: str
+    shown: Arms
+    passed: Arms
 
 
 class Measurements(Record):
@@ -87,18 +97,24 @@ class Measurements(Record):
 
     Attributes:
         capabilities: Share of cases passed under the policy alone, by kind of case.
-        candidates: Share of cases passed under a candidate's instruction, by candidate.
-        habits: How often the behavior of a rule shows under each candidate, by rule and candidate.
+        with_rules: Share of cases passed with all rules stated, by kind of case.
+        candidates: Share of cases passed under the policy alone and under each candidate's instruction.
+        habits: How often the behavior of a rule shows under the policy alone and under each candidate.
     """
 
     capabilities: dict[str, Share]
+    with_rules: dict[str, Share]
     rules: tuple[RuleEffect, ...]
     candidates: dict[str, Share]
     habits: dict[str, dict[str, Share]]
 
 
+POLICY_ALONE = "policy alone"
+"""The name of the prompt without an instruction."""
+
 Arm = tuple[str, str]
-"""A kind and a name: `capability` and a family, a rule's arm and the rule, `candidate` and a candidate."""
+"""A kind and a name: `capability` or `with_rules` and a family, `seen` or `unseen` and a rule, or `candidate`
+and a candidate."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +166,14 @@ async def measure(
     async def simulate_all(jobs: Sequence[_Job]) -> list[Simulation]:
         return await asyncio.gather(*map(simulate, jobs))
 
-    simulations = dict(zip(arms, await asyncio.gather(*map(simulate_all, arms.values())), strict=True))
+    simulations = await asyncio.gather(*map(simulate_all, arms.values()))
+    played = {
+        arm: list(zip(arms[arm], made, strict=True)) for arm, made in zip(arms, simulations, strict=True)
+    }
 
-    def share(kind: str, name: str, holds: Callable[[Case, Simulation], bool | None]) -> Share:
-        pairs = zip(arms[kind, name], simulations[kind, name], strict=True)
-        answers = [answer for job, played in pairs if (answer := holds(job.case, played)) is not None]
+    def share(holds: Callable[[Case, Simulation], bool | None], *names: Arm) -> Share:
+        pairs = [pair for name in names for pair in played[name]]
+        answers = [answer for job, made in pairs if (answer := holds(job.case, made)) is not None]
         return Share(hits=sum(answers), total=len(answers))
 
     def passes(case: Case, simulation: Simulation) -> bool | None:
@@ -164,17 +183,29 @@ async def measure(
     def follows(rule: str) -> Callable[[Case, Simulation], bool | None]:
         return lambda case, simulation: BEHAVIORS[rule].followed(case, simulation.trace)
 
-    return Measurements(
-        capabilities={name: share("capability", name, passes) for name in FAMILIES},
-        rules=tuple(
-            RuleEffect(
-                rule=rule, **{arm: share(arm, rule, follows(rule)) for arm in ("without", "seen", "unseen")}
+    def alone(families: Iterable[str]) -> list[Arm]:
+        return [("capability", family) for family in families]
+
+    def effect(rule: str) -> RuleEffect:
+        without = alone(BEHAVIORS[rule].families)
+        shown, passed = (
+            Arms(
+                without=share(holds, *without),
+                seen=share(holds, ("seen", rule)),
+                unseen=share(holds, ("unseen", rule)),
             )
-            for rule in rulebook().rules
-        ),
-        candidates={name: share("candidate", name, passes) for name in candidates},
+            for holds in (follows(rule), passes)
+        )
+        return RuleEffect(rule=rule, shown=shown, passed=passed)
+
+    prompts = {POLICY_ALONE: alone(FAMILIES), **{name: [("candidate", name)] for name in candidates}}
+    return Measurements(
+        capabilities={name: share(passes, ("capability", name)) for name in FAMILIES},
+        with_rules={name: share(passes, ("with_rules", name)) for name in FAMILIES},
+        rules=tuple(map(effect, rulebook().rules)),
+        candidates={name: share(passes, *names) for name, names in prompts.items()},
         habits={
-            rule: {name: share("candidate", name, follows(rule)) for name in candidates}
+            rule: {name: share(follows(rule), *names) for name, names in prompts.items()}
             for rule in rulebook().rules
         },
     )
@@ -182,18 +213,19 @@ async def measure(
 
 def _arms(cases: int, candidates: Mapping[str, str]) -> Iterator[tuple[Arm, list[_Job]]]:
     draws = random.Random("card")
+
+    def all_rules() -> str:
+        return draw_instruction(draw_rules(draws, ALL_RULES, without=("at_once",)), draws)
+
     for family in FAMILIES:
         yield ("capability", family), _jobs(f"card/{family}", cases, (family,), lambda: "")
+        yield ("with_rules", family), _jobs(f"card/{family}", cases, (family,), all_rules)
     for name, rule in rulebook().rules.items():
-        wordings: dict[str, Callable[[], str]] = {
-            "without": lambda: "",
-            "seen": partial(draws.choice, rule.wordings),
-            "unseen": partial(draws.choice, rule.unseen),
-        }
-        for arm, wording in wordings.items():
+        for arm, wordings in (("seen", rule.wordings), ("unseen", rule.unseen)):
+            wording = partial(draws.choice, wordings)
             yield (arm, name), _jobs(f"card/{name}", cases, BEHAVIORS[name].families, wording)
     for name, instruction in candidates.items():
-        yield ("candidate", name), _jobs("card/candidates", 4 * cases, (), partial(str, instruction))
+        yield ("candidate", name), _jobs("card/candidates", 2 * cases, (), partial(str, instruction))
 
 
 def _jobs(seed: str, count: int, families: Sequence[str], instruction: Callable[[], str]) -> list[_Job]:

@@ -12,10 +12,11 @@ from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.__main__ import main
-from research.pocket.measure import Measurements, measure
+from research.pocket.behavior import BEHAVIORS
+from research.pocket.measure import POLICY_ALONE, Measurements, measure
 from tests.refusing_model import RefusingModel
 
-CANDIDATES = {"v0": "", "v5": "Always fetch the customer's account."}
+CANDIDATES = {"v5": "Always fetch the customer's account."}
 
 
 def measured(model: RefusingModel, progress: list[tuple[int, int]]) -> Measurements:
@@ -29,14 +30,18 @@ def test_every_capability_rule_and_candidate_is_measured() -> None:
     progress: list[tuple[int, int]] = []
     found = measured(RefusingModel(), progress)
     assert {name: share.total for name, share in found.capabilities.items()} == dict.fromkeys(FAMILIES, 2)
-    assert {name: share.total for name, share in found.candidates.items()} == {"v0": 8, "v5": 8}
+    assert {name: share.total for name, share in found.with_rules.items()} == dict.fromkeys(FAMILIES, 2)
+    alone = 2 * len(FAMILIES)
+    assert {name: share.total for name, share in found.candidates.items()} == {POLICY_ALONE: alone, "v5": 4}
     assert [effect.rule for effect in found.rules] == list(found.habits) == list(rulebook().rules)
-    assert all(list(shares) == ["v0", "v5"] for shares in found.habits.values())
+    assert all(list(shares) == [POLICY_ALONE, "v5"] for shares in found.habits.values())
     # An agent that never calls a tool fetches no account, and changes nothing that it did not read.
     [fetched] = [effect for effect in found.rules if effect.rule == "account_always"]
-    assert (fetched.without.hits, fetched.seen.hits, fetched.unseen.hits) == (0, 0, 0)
-    assert found.habits["inspect"]["v0"].total == 0
-    total = 2 * len(FAMILIES) + 3 * 2 * len(rulebook().rules) + 8 * 2
+    shown = fetched.shown
+    assert (shown.without.hits, shown.seen.hits, shown.unseen.hits) == (0, 0, 0)
+    assert fetched.passed.without.total == 2 * len(BEHAVIORS["account_always"].families)
+    assert found.habits["inspect"][POLICY_ALONE].total == 0
+    total = 2 * 2 * len(FAMILIES) + 2 * 2 * len(rulebook().rules) + 4
     assert progress[-1] == (total, total)
 
 
