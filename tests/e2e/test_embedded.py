@@ -27,7 +27,7 @@ def laid_out(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     made = run(tmp_path, "-m", "pytest_trace2evolve.cli", "init", "project")
-    assert made.stdout.splitlines()[-1] == "next: cd project && pytest --candidate v6 -n 2"
+    assert made.stdout.splitlines()[-1] == "next: cd project && pytest --candidate v7 -n 2"
     return tmp_path / "project"
 
 

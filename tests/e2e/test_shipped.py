@@ -111,7 +111,7 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
     where = run("-c", program, folder=tmp_path)
     assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
     told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
-    assert "next: cd project && pytest --candidate v6" in told
+    assert "next: cd project && pytest --candidate v7" in told
     # The oracle, and the frozen cases alone: whether a model is good is not the question here.
     run(
         *("-m", "pytest", "--candidate", "v6", "--t2e-agent", "oracle", "--t2e-suite", "support"),

@@ -16,6 +16,8 @@ ALL = {
     "candidates/v0.md",
     "candidates/v5.md",
     "candidates/v6.md",
+    "candidates/v7.md",
+    "candidates/v8.md",
     "prices.toml",
     "pytest.ini",
     "suites/suites.lock",
@@ -64,7 +66,7 @@ def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.Captu
     assert found["pytest.ini"] == b"[pytest]\nt2e_suites = suites\n"
     assert found[".gitignore"] == b".trace2evolve/\n"
     assert "written suites/support.toml" in lines
-    assert lines[-1].startswith("next: pytest --candidate v6 ")
+    assert lines[-1].startswith("next: pytest --candidate v7 ")
     assert main(["check"]) == 0
     assert main(["check"]) == 0
 
@@ -241,10 +243,10 @@ def test_the_next_command_is_for_where_one_stands(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(resources, "embedded_model", lambda: folder)
-    assert init(capsys, "a b")[-1] == "next: cd 'a b' && pytest --candidate v6 -n 2"
+    assert init(capsys, "a b")[-1] == "next: cd 'a b' && pytest --candidate v7 -n 2"
     capsys.readouterr()
     assert main(["--root", "c", "init"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "next: cd c && pytest --candidate v6 -n 2"
+    assert capsys.readouterr().out.splitlines()[-1] == "next: cd c && pytest --candidate v7 -n 2"
     assert (folder / "c" / "suites" / "support.toml").exists()
 
 

@@ -123,7 +123,7 @@ def _next_command(scaffold: "Scaffold") -> str:
     """Return the command that evaluates a candidate, with the embedded model if possible, else the oracle."""
     from pytest_trace2evolve.utils.resources import embedded_model
 
-    arguments = ["pytest", "--candidate", "v6"]
+    arguments = ["pytest", "--candidate", "v7"]
     try:
         embedded_model()
         has_model = "support" in scaffold.suites
