@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from pytest_trace2evolve.records.verdict import (
     Decision,
     Goal,
     Label,
+    Verdict,
 )
 from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -192,13 +194,74 @@ def test_fresh_trials_confirm_clear_and_leave_the_rest_suspected() -> None:
 
 
 def test_a_lost_fresh_trial_that_could_confirm_withholds_the_promotion() -> None:
-    old, new = side(*[0] * 30, *[1] * 30), side(*[1] * 30, 0, *[1] * 29)
+    old, new = critical(side(*[0] * 30, *[1] * 30), "30"), side(*[1] * 30, 0, *[1] * 29)
     pairs = pair(old, renamed(new))
     for worst, decision in ((0.9, Decision.PROMOTE), (1e-6, Decision.INCONCLUSIVE)):
         tried = pairs.with_fresh_results({"30": FreshResult(0.9, worst)})
         verdict = decide(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN)
         assert verdict.decision is decision
     assert "worst_case" in ids(verdict, OPEN)
+
+
+def critical(records: Side, *tasks: str) -> Side:
+    """The same simulations; these tasks are tagged `critical`."""
+    return [record.model_copy(update={"critical": record.task_id in tasks}) for record in records]
+
+
+def weighed(falls: int, fixed: int, *tagged: str, goal: Goal = Goal.IMPROVE, **further: Any) -> Verdict:
+    """So many confirmed falls and fixed tasks among tasks that pass on both sides."""
+    old, new = side(*[1] * falls, *[0] * fixed, *[1] * 60), side(*[0] * falls, *[1] * (fixed + 60))
+    fresh = {str(task): FreshResult(1e-6, 1e-6) for task in range(falls)}
+    pairs = pair(critical(old, *tagged), renamed(new)).with_fresh_results(fresh)
+    return decide(pairs, CALIBRATED, goal=goal, label=Label.DEVELOPMENT, **further)
+
+
+def test_a_confirmed_fall_is_weighed_against_what_was_fixed() -> None:
+    """Measured: 13 tasks fixed and one broken were discarded for the one."""
+    verdict = weighed(1, 13)
+    assert (verdict.decision, verdict.regressions) == (Decision.PROMOTE, ("0",))
+    assert check(verdict, "task_regressions").detail == "1 broken, 13 fixed; 1 confirmed; 1 tried again"
+    assert weighed(1, 13, goal=Goal.HOLD).decision is Decision.DISCARD
+    assert weighed(1, 13, goal=Goal.NO_REGRESSION).decision is Decision.DISCARD
+
+
+def test_falls_that_outnumber_what_was_fixed_are_harm() -> None:
+    assert "task_regressions" in ids(weighed(4, 0), PASS)  # McNemar: p = .0625
+    assert "task_regressions" in ids(weighed(5, 0), OPEN)
+    verdict = weighed(12, 0)
+    assert "task_regressions" in ids(verdict, FAIL)
+    assert verdict.decision is Decision.DISCARD
+
+
+def test_a_confirmed_fall_of_a_critical_task_is_harm() -> None:
+    verdict = weighed(2, 13, "1")
+    assert (verdict.decision, verdict.regressions) == (Decision.DISCARD, ("0", "1"))
+    assert "2 confirmed (critical: 1)" in check(verdict, "task_regressions").detail
+    assert weighed(2, 13, "9").decision is Decision.PROMOTE  # critical, and it did not fall
+
+
+@pytest.mark.parametrize(
+    ("falls", "fixed", "tagged", "answer"),
+    [
+        (1, 13, (), "no harm detected"),
+        (1, 13, ("0",), "harm shown"),
+        (1, 3, (), "harm suspected"),  # three fixed tasks do not outweigh it: McNemar's p = .3125
+    ],
+)
+def test_a_guard_of_an_improvement_weighs_falls_too(
+    falls: int, fixed: int, tagged: tuple[str, ...], answer: str
+) -> None:
+    verdict = weighed(falls, fixed, *tagged, is_guard=True)
+    assert verdict.guard is not None
+    assert verdict.guard.value == answer
+    assert weighed(falls, fixed, goal=Goal.HOLD, is_guard=True).decision is Decision.DISCARD
+
+
+def test_recorded_trials_that_confirm_a_fall_are_weighed_too() -> None:
+    old, new = side([1] * 16, *[[0] * 16] * 9), side([0] * 16, *[[1] * 16] * 9)
+    verdict = judged(old, new)
+    assert (verdict.decision, verdict.regressions) == (Decision.PROMOTE, ("0",))
+    assert judged(critical(old, "0"), new).decision is Decision.DISCARD
 
 
 def test_recorded_falls_block_only_where_they_outnumber_what_was_fixed() -> None:

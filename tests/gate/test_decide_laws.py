@@ -59,6 +59,8 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
             side.append(record.model_copy(update=update))
         pairs = pair(*sides)
+        if draw(st.booleans()):
+            pairs = replace(pairs, critical=frozenset(pairs.names[:2]))
         if live:
             p = np.where(pairs.comparisons.is_broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
             pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
@@ -93,7 +95,8 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
 
     binary = np.array([one.comparisons.is_binary for one in comparisons])
     fresh = None if comparisons[0].fresh_p is None else np.stack([one.fresh_p for one in comparisons])
-    return Comparisons(side(0), side(1), fresh_p=fresh, is_binary=binary)
+    critical = np.vstack([one.comparisons.is_critical for one in comparisons])
+    return Comparisons(side(0), side(1), fresh_p=fresh, is_binary=binary, is_critical=critical)
 
 
 @LAW
@@ -102,8 +105,6 @@ def test_a_row_comes_out_as_the_gate_decides_it(
     found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
 ) -> None:
     asks = {kind: np.stack([one.has_actions[kind] for one in found]) for kind in found[0].has_actions}
-    if guard and goal is Goal.IMPROVE:
-        goal = Goal.HOLD  # what a guard is asked under either
     question = Question(goal, is_guard=guard, stage_alpha=0.05 * level)
     rows = decision_ranks(policy, stacked(found), question, asks)
     for rank, pairs in zip(rows, found, strict=True):

@@ -10,8 +10,8 @@ from pytest_trace2evolve.gate.checks import (
     Finding,
     Outcome,
     Rules,
+    adjusted_task_p,
     compute_findings,
-    confirmed_regressions,
     evaluate,
 )
 from pytest_trace2evolve.gate.columns import (
@@ -112,7 +112,7 @@ class Calibrated(Policy):
 
         Guards and goal `no-regression` only test for harm. Nothing must be shown, so no margin counts.
         """
-        must_improve = question.goal is Goal.IMPROVE and not question.is_guard
+        must_improve = question.checked_goal is Goal.IMPROVE
         is_no_regression = question.goal is Goal.NO_REGRESSION and not question.is_guard
         margins = {
             name: margin for name, margin in self.margins.items() if not (must_improve and name == REWARD)
@@ -130,6 +130,7 @@ class Calibrated(Policy):
             recorded_drop_alpha=recorded_share * level if is_no_regression else 0.0,
             is_guard=question.is_guard,
             blocks_on_suspected=self.blocks_on_suspected and not question.is_guard,
+            weighs_falls=question.goal is Goal.IMPROVE,
             has_fixed_tasks=bool(self.has_fixed_tasks),
         )
 
@@ -164,7 +165,7 @@ class Calibrated(Policy):
         results += [_plugin_check_result(result, outcome, rules) for result in plugin_results]
         results += ungated_check_results(pairs)
         is_confirmed = _confirmed_tasks(comparisons, outcome, rules)
-        is_suspected = comparisons.is_suspected | confirmed_regressions(comparisons, rules.harm_alpha)
+        is_suspected = comparisons.is_suspected | (adjusted_task_p(comparisons) <= rules.harm_alpha)
         return Judgement(
             results=tuple(results),
             regressions=tuple(pairs.select_names(is_confirmed)),
@@ -278,7 +279,7 @@ def _plugin_check_result(result: CheckResult, outcome: Outcome, rules: Rules) ->
 
 def _confirmed_tasks(comparisons: Comparisons, outcome: Outcome, rules: Rules) -> Flags:
     """The confirmed tasks of one comparison; none if goal `no-regression` passes them at its own level."""
-    is_confirmed = confirmed_regressions(comparisons, rules.harm_alpha)[0]
+    is_confirmed = adjusted_task_p(comparisons)[0] <= rules.harm_alpha
     is_passed = rules.drop_alpha > 0 and outcome.status_codes.get(REGRESSIONS, [PASS])[0] != FAIL
     return np.asarray(is_confirmed & (not is_passed))
 
@@ -295,8 +296,11 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) ->
         return format_check_counts(pairs, metric)
     if metric == REGRESSIONS:
         detail = f"{int(comparisons.is_broken.sum())} broken, {int(comparisons.is_fixed.sum())} fixed"
-        if confirmed_count := int(_confirmed_tasks(comparisons, outcome, rules).sum()):
+        is_confirmed = _confirmed_tasks(comparisons, outcome, rules)
+        if confirmed_count := int(is_confirmed.sum()):
             detail += f"; {confirmed_count} confirmed"
+            critical = is_confirmed & comparisons.is_critical[0]
+            detail += f" (critical: {', '.join(pairs.select_names(critical))})" if critical.any() else ""
         if pairs.fresh_p is not None:
             detail += f"; {int((~np.isnan(pairs.fresh_p)).sum())} tried again"
         return detail

@@ -69,6 +69,8 @@ class Rules:
         blocks_on_suspected: Whether a suspected task prevents a promotion.
         has_fixed_tasks: Whether the verdict is about exactly these tasks, so that only their trials add noise
             (estimand `suite`).
+        weighs_falls: Whether confirmed falls are harm only if they also outnumber the fixed tasks. A
+            confirmed fall of a critical task is always harm.
     """
 
     must_improve: bool
@@ -82,6 +84,7 @@ class Rules:
     is_guard: bool = False
     blocks_on_suspected: bool = False
     has_fixed_tasks: bool = False
+    weighs_falls: bool = False
 
     def weight(self, metric: str) -> float:
         """Return a metric's level as a share of `harm_alpha`; for the group of actions, the largest level."""
@@ -390,28 +393,43 @@ def _check_p_values(
 
 
 def _regression_finding(comparisons: Comparisons, rules: Rules) -> Finding:
-    """Test broken tasks one by one, and compare the number of suspected tasks with that of fixed tasks."""
+    """Test broken tasks one by one, and compare the number of suspected tasks with that of fixed tasks.
+
+    If falls are weighed, confirmed tasks count like suspected ones, and both tests must show harm, so the
+    larger p-value counts. Critical tasks are tested one by one only. A guard shows no gain of the reward, so
+    its confirmed falls leave the check undecided unless the fixed tasks outnumber all broken ones.
+    """
     finding = _task_count_finding(
         comparisons.is_broken, comparisons.is_fixed, comparisons.measured_on_both, rules
     )
-    p, group_size = _task_p_values(comparisons)
-    min_p = np.minimum(p.min(axis=1, initial=1.0) * np.maximum(group_size, 1), 1.0)
-    suspected_count, fixed_count = comparisons.is_suspected.sum(axis=1), comparisons.is_fixed.sum(axis=1)
-    excess_p = mcnemar(suspected_count.astype(np.float64), fixed_count.astype(np.float64))
-    is_blocked = (excess_p <= rules.watch_alpha) | (rules.blocks_on_suspected & (suspected_count > 0))
-    return replace(finding, harm_p=np.where(np.isnan(finding.harm_p), np.nan, min_p), is_blocked=is_blocked)
+    task_p, is_fallen = adjusted_task_p(comparisons), comparisons.is_suspected
+    harm_p, is_confirmed = task_p.min(axis=1, initial=1.0), task_p <= rules.harm_alpha
+    is_blocked = rules.blocks_on_suspected & is_fallen.any(axis=1)
+    fallen_count, fixed_count = (
+        flags.sum(axis=1).astype(np.float64)
+        for flags in (is_fallen | (is_confirmed & rules.weighs_falls), comparisons.is_fixed)
+    )
+    excess_p = mcnemar(fallen_count, fixed_count)
+    if rules.weighs_falls:
+        critical_p = np.where(comparisons.is_critical, task_p, 1.0).min(axis=1, initial=1.0)
+        harm_p = np.minimum(np.maximum(harm_p, excess_p), critical_p)
+        broken_count = comparisons.is_broken.sum(axis=1).astype(np.float64)
+        is_outweighed = mcnemar(fixed_count, broken_count) <= rules.watch_alpha
+        is_blocked |= rules.is_guard & is_confirmed.any(axis=1) & ~is_outweighed
+    is_blocked |= excess_p <= rules.watch_alpha
+    return replace(finding, harm_p=np.where(np.isnan(finding.harm_p), np.nan, harm_p), is_blocked=is_blocked)
 
 
-def confirmed_regressions(comparisons: Comparisons, alpha: float) -> Flags:
-    """Return the broken tasks confirmed at level `alpha` by Holm's method over all tested tasks, (R, N)."""
+def adjusted_task_p(comparisons: Comparisons) -> Floats:
+    """Return the p-value that each task is worse, by Holm's method over all tested tasks, shape (R, N)."""
     p, group_size = _task_p_values(comparisons)
     order = np.argsort(p, axis=1, kind="stable")
     ranked_p = np.take_along_axis(p, order, axis=1)
     remaining = np.maximum(group_size[:, None] - np.arange(p.shape[1]), 1)
     adjusted_p = np.maximum.accumulate(ranked_p * remaining, axis=1)
-    is_confirmed = np.empty(p.shape, dtype=np.bool_)
-    np.put_along_axis(is_confirmed, order, adjusted_p <= alpha, axis=1)
-    return is_confirmed
+    task_p = np.empty(p.shape)
+    np.put_along_axis(task_p, order, np.minimum(adjusted_p, 1.0), axis=1)
+    return task_p
 
 
 def _task_p_values(comparisons: Comparisons) -> tuple[Floats, Counts]:

@@ -86,6 +86,7 @@ class Columns:
         cost, tokens: US dollars and tokens; NaN if not known.
         models: The models that a project's own agent called.
         unjudged: The tasks with a simulation that only a judge could have measured.
+        critical: The tasks with the tag `critical`.
     """
 
     tasks: tuple[str, ...]
@@ -102,6 +103,7 @@ class Columns:
     tokens: Floats
     models: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
+    critical: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -161,6 +163,7 @@ class ColumnsBuilder:
         self._breaches = array("q")
         self._models: set[str] = set()
         self._unjudged: set[str] = set()
+        self._critical: set[str] = set()
 
     def add(self, record: SimulationEvidence) -> None:
         """Add one simulation."""
@@ -180,6 +183,8 @@ class ColumnsBuilder:
         self._models.update(record.models)
         if record.note == NO_JUDGE_NOTE:
             self._unjudged.add(record.task_id)
+        if record.critical:
+            self._critical.add(record.task_id)
 
     def build(self) -> Columns:
         """Return the columns of all simulations so far."""
@@ -221,6 +226,7 @@ class ColumnsBuilder:
             tokens=np.array(self._tokens, dtype=np.float64),
             models=frozenset(self._models),
             unjudged=frozenset(self._unjudged),
+            critical=frozenset(self._critical),
         )
 
     def _ended_by(self, reason: TerminationReason) -> Flags:

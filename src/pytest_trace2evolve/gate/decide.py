@@ -197,7 +197,7 @@ def decide(
     """
     unnumbered_share = 1.0 if goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned_count)
     question = Question(
-        goal=Goal.HOLD if is_guard and goal is not Goal.NO_REGRESSION else goal,
+        goal=goal,
         is_guard=is_guard,
         share=unnumbered_share if test_number is None else alpha_share(test_number, analysis),
         next_share=unnumbered_share if test_number is None else alpha_share(test_number, (analysis or 0) + 1),
@@ -239,7 +239,7 @@ def decide(
     return Verdict(
         decision=decision,
         policy=policy.name,
-        goal=question.goal,
+        goal=question.checked_goal,
         label=label,
         suite=suite,
         split=split,

@@ -301,12 +301,14 @@ class Comparisons:
         fresh_p: p-values that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN for a
             task without fresh trials. None if nothing could be confirmed (recorded runs).
         is_binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
+        is_critical: Whether each task is critical on either side, in a shape that broadcasts to (R, N).
     """
 
     baseline: Tally
     candidate: Tally
     fresh_p: Floats | None = None
     is_binary: bool | Flags = True
+    is_critical: Flags = field(default_factory=lambda: np.zeros((1, 1), dtype=np.bool_))
     _sign_flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -415,6 +417,7 @@ class Pairs:
         fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
         ungated_checks: By id, the reason why one of the project's own checks decides nothing.
         unjudged: The number of tasks with a simulation that only a judge could have measured.
+        critical: The tasks that are critical on either side.
     """
 
     names: tuple[str, ...]
@@ -429,6 +432,7 @@ class Pairs:
     fresh_worst_p: Floats | None = None
     ungated_checks: Mapping[str, str] = field(default_factory=dict)
     unjudged: int = 0
+    critical: frozenset[str] = frozenset()
 
     @property
     def sides(self) -> tuple[Tally, Tally]:
@@ -444,6 +448,7 @@ class Pairs:
             candidate,
             fresh_p=None if self.fresh_p is None else self.fresh_p[None, :],
             is_binary=bool(self.baseline.is_binary & self.candidate.is_binary),
+            is_critical=np.array([[name in self.critical for name in self.names]], dtype=np.bool_),
         )
 
     @property
@@ -564,6 +569,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         cost=_mean_or_none(old.cost, new.cost),
         tokens=_mean_or_none(old.tokens, new.tokens),
         unjudged=len((old.unjudged | new.unjudged) & index_of.keys()),
+        critical=old.critical | new.critical,
     )
     return pairs.with_ungated_checks(_one_sided_checks(*tallies))
 

@@ -278,7 +278,7 @@ class Strict(Policy):
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Evaluate every check."""
-        results = [run_check(check, pairs) for check in self.checks(question.goal)]
+        results = [run_check(check, pairs) for check in self.checks(question.checked_goal)]
         agent_error_result = NO_MORE_AGENT_ERRORS.evaluate(pairs)
         if self._watches_agent_errors and agent_error_result.status is not CheckStatus.NOT_APPLICABLE:
             results.append(agent_error_result)
@@ -299,7 +299,7 @@ class Strict(Policy):
 
     def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
         """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
-        checks = self.checks(question.goal)
+        checks = self.checks(question.checked_goal)
         codes = [check.status_codes(comparisons) for check in checks if isinstance(check, PointCheck)]
         if self._watches_agent_errors:
             codes.append(NO_MORE_AGENT_ERRORS.status_codes(comparisons))

@@ -79,6 +79,11 @@ class Question:
     schedule: tuple[int, ...] = ()
     is_filled: bool = False
 
+    @property
+    def checked_goal(self) -> Goal:
+        """The goal that the checks ask about. A guard never has to show an improvement."""
+        return Goal.HOLD if self.is_guard and self.goal is Goal.IMPROVE else self.goal
+
 
 @dataclass(frozen=True)
 class Judgement:

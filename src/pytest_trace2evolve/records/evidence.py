@@ -79,6 +79,7 @@ class SimulationEvidence(RewardRecord):
         models: The models that a project's own agent called; empty if it called none, or for evidence that
             does not record them.
         lost: The number of runs that lost the simulation before it was measured.
+        critical: Whether the task has the tag `critical`, so that a confirmed fall of it is always harm.
     """
 
     id: str
@@ -97,6 +98,7 @@ class SimulationEvidence(RewardRecord):
     checks: dict[str, CheckOutcome] = Field(default_factory=dict)
     models: tuple[str, ...] = ()
     lost: Count = 0
+    critical: bool = False
 
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).

@@ -139,6 +139,12 @@ class Task(Tau2Record):
         return digest({**content, "ticket": self.ticket} if solo else content)
 
     @property
+    def is_critical(self) -> bool:
+        """Whether the task has the tag `critical`, which is not part of its content."""
+        tags = (self.model_extra or {}).get("tags")
+        return isinstance(tags, list) and "critical" in tags
+
+    @property
     def actions(self) -> list[Action]:
         criteria = self.evaluation_criteria
         return (criteria.actions or []) if criteria else []

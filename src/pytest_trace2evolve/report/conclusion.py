@@ -123,7 +123,7 @@ def _revision(summary: RunSummary) -> str:
 
 
 def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[str, str] | None = None) -> str:
-    """Return the decision as a sentence, without the decision's name.
+    """Return the decision as a sentence that names confirmed regressions first, without the decision's name.
 
     Args:
         summary: The run, which must have a decision.
@@ -131,12 +131,19 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
         baseline: The baseline's name, quoted.
         names: Names to show instead of check ids.
     """
+    verdicts = [verdict for suite in summary.suites for verdict in suite.verdicts]
+    confirmed = list(dict.fromkeys(task for verdict in verdicts for task in verdict.regressions))
+    text = _headline(summary, quote, baseline, names or {})
+    return f"confirmed regressions: {_first_names(confirmed, quote)}; {text}" if confirmed else text
+
+
+def _headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[str, str]) -> str:
     candidate, deciding = subject(summary, quote), deciding_verdicts(summary)
     verdicts = [verdict for suite in summary.suites for verdict in suite.verdicts]
     shown_claim, open_claim = (claim.format(baseline) for claim in _CLAIM_TEXTS[_deciding_goal(verdicts)])
 
     def quoted_names(ids: Iterable[str]) -> list[str]:
-        return [quote(name) for name in dict.fromkeys((names or {}).get(name, name) for name in ids)]
+        return [quote(name) for name in dict.fromkeys(names.get(name, name) for name in ids)]
 
     if summary.decision is Decision.PROMOTE:
         n_suspected = sum(len(verdict.suspected) for verdict in verdicts)

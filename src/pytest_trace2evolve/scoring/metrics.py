@@ -261,6 +261,7 @@ def to_evidence(
         else count_breaches(findings, has_collateral=score.collateral is not None),
         models=called_models(simulation.trace),
         lost=simulation.losses,
+        critical=task.is_critical,
         checks={name: result.outcome for name, result in (check_results or {}).items()},
     )
 
