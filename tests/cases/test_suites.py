@@ -237,5 +237,5 @@ def test_the_committed_suite_is_locked_and_its_contents_are_apart() -> None:
     assert {name: len(ids) for name, ids in locked.splits.items()} == {
         "discovery": 280,
         "heldout": 280,
-        "synthetic": 36,
+        "synthetic": 84,
     }

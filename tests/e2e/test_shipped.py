@@ -120,7 +120,7 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
     rewards = [
         one.reward_info["reward"] for one in read_results(project / "run").simulations if one.reward_info
     ]
-    assert rewards == [1.0] * 36 * 3, "three trials each"
+    assert rewards == [1.0] * 84
 
 
 PYTEST = """\
