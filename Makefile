@@ -66,7 +66,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 demo: $(LIGHT)/.installed
 	@$(LIGHT)/bin/python docs/demo.py
 
-# Two candidates with the embedded model, live: minutes on two cores. Answers are sampled, so now and then a verdict
+# A candidate with the embedded model, live: minutes on two cores. Answers are sampled, so now and then the verdict
 # differs from the expected one, and the demo fails.
 demo-model: install
 	@$(BIN)/python docs/demo.py --model

@@ -4,7 +4,7 @@ In `make demo`, the template of `trace2evolve init --for own` gets a baseline, a
 agent, in a temporary folder. Then two pairs of published runs are compared, in this checkout. No model is
 called.
 
-In `make demo-model` (`--model`), the embedded model plays two candidates live.
+In `make demo-model` (`--model`), the embedded model plays a candidate live.
 """
 
 import os
@@ -95,28 +95,18 @@ STEPS = (
     ),
 )
 
-GATED = '-n 2 -m "heldout or synthetic"'
-"""Options of a run of the splits that decide."""
-
 MODEL_STEPS = (
     Step(
         "Make a project with synthetic cases. Its baseline v0 is the embedded model under the policy alone.",
         "trace2evolve init --for support",
         0,
-        ("next: cd",),
+        ("next: pytest --candidate v7",),
     ),
     Step(
-        "1 of 2: v7 states eleven habits of a careful agent. It should be promoted.",
-        f"pytest --candidate v7 {GATED}",
+        "Gate v7, which states eleven habits of a careful agent. It should be promoted.",
+        'pytest suites --candidate v7 -n 2 -m "heldout or synthetic"',
         PROMOTED,
         ("PROMOTE: v7 is better than v0",),
-    ),
-    Step(
-        "2 of 2: v8 states the same habits, but skips the question for a yes. Its reward rises as well,\n"
-        "# but it changes records without consent. It should be discarded.",
-        f"pytest --candidate v8 {GATED}",
-        DISCARDED,
-        ("DISCARD: v8", "rules: consent"),
     ),
 )
 

@@ -112,7 +112,8 @@ def card_text(card: Card) -> str:
     training = card.training
     recipe = training["recipe"]
     size = recipe["size"]
-    shown, passed = [], []
+    shown: list[list[str]] = []
+    passed: list[list[str]] = []
     for effect in card.rules:
         for rows, arms in ((shown, effect.shown), (passed, effect.passed)):
             cells = [effect.rule, _counted(arms.without)]
@@ -128,8 +129,8 @@ def card_text(card: Card) -> str:
     if recipe["start"]:
         command += " --start START"
         origin = (
-            f" START is a folder with digest\n  `{recipe['start']}`: weights of an earlier recipe, which the "
-            "repository lacks.\n  Without `--start`, the command trains new weights, whose figures will differ."
+            f" START has digest `{recipe['start']}`:\n  weights of an earlier recipe, not in the "
+            "repository.\n  Without `--start`, the command trains new weights, whose figures differ."
         )
     families = [
         [name, *_passed(name, alone)[1:], *_passed(name, stated)[1:], _change(stated, alone)]

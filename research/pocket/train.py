@@ -111,7 +111,7 @@ def train_model(
     if start is None:
         tokenizer = make_tokenizer(f"{recipe.seed}", world)
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(start)  # type: ignore[no-untyped-call]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(start)
         recipe = recipe.continuing(folder_digest(read_model(start).path))
     tools = wire_tools(world)
 

@@ -24,6 +24,7 @@ ALL = {
     "suites/support.toml",
     "suites/support/discovery.jsonl",
     "suites/support/heldout.jsonl",
+    "suites/support/synthetic.jsonl",
     "synthetic/pressure.jsonl",
     "synthetic/test_pressure.py",
 }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.pocket.card import Card, card_text, loss_curve
-from research.pocket.measure import POLICY_ALONE, Arms, RuleEffect, Share, difference
+from research.pocket.measure import Arms, RuleEffect, Share, difference
 
 TRAINING: dict[str, Any] = {
     "recipe": {
@@ -101,7 +101,7 @@ def test_card_states_what_was_measured() -> None:
     continued = {**TRAINING, "recipe": {**TRAINING["recipe"], "start": "aa11"}}
     told = card_text(card.model_copy(update={"training": continued}))
     assert "--start START" in told
-    assert "START is a folder with digest `aa11`" in " ".join(told.split())
+    assert "START has digest `aa11`" in " ".join(told.split())
     assert "60 cases a row and 120 a candidate" in " ".join(text.split())
 
 
@@ -134,13 +134,14 @@ def test_shipped_card_is_about_the_shipped_weights(shipped: Path) -> None:
     assert not [path for path in shipped.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pickle")]
 
 
-def test_shipped_model_is_competent_with_rules_and_careless_without(shipped: Path) -> None:
-    """The README says so; this is what its card measured."""
+def test_shipped_model_is_more_careful_with_all_rules_than_without(shipped: Path) -> None:
+    """The docs say so; this is what its card measured."""
     card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
     gaps = [difference(card.with_rules[name], share) for name, share in card.capabilities.items()]
-    assert sum(low > 0 for _, low, _ in gaps) >= 7
-    gains = {effect.rule: difference(effect.shown.seen, effect.shown.without) for effect in card.rules}
-    clear = [rule for rule, (value, low, _) in gains.items() if value >= 0.2 and low > 0]
-    assert len(clear) >= 8
-    candidates = card.candidates
-    assert difference(candidates["v7"], candidates[POLICY_ALONE])[1] > 0.05
+    assert sum(low > 0 for _, low, _ in gaps) >= 5
+    stated, alone = (
+        Share(hits=sum(share.hits for share in shares), total=sum(share.total for share in shares))
+        for shares in (card.with_rules.values(), card.capabilities.values())
+    )
+    assert difference(stated, alone)[1] > 0.05
+    assert sum(0.2 <= (share.estimate or 0) <= 0.65 for share in card.capabilities.values()) >= 11
