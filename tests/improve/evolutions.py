@@ -31,7 +31,7 @@ from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 from tests.ci_files import REPOSITORY
 
-CAPABILITY = "conditional_detail_retrieval"
+CAPABILITY = "tool_calling_precision"
 
 SUITE = """\
 provider = "trace2evolve"
@@ -45,10 +45,10 @@ heldout = { cases = "cases/heldout.jsonl" }
 """
 
 LACKING = (6, 14, 17, 25, 29, 30, 34, 39)
-"""Places of cases that the embedded model fails because it lacks the capability."""
+"""Places of cases that the embedded model fails, some because it lacks the capability."""
 
 DISCOVERY = (*LACKING, 9, 16, 23, 37, 1, 10, 18)
-"""Just enough to learn from: it also passes four that need the capability, and three are beside it."""
+"""Just enough to learn from: it passes some that need the capability, and fails others for other reasons."""
 
 RUNS = {"t2e_goal": "hold", "t2e_gate": "strict", "t2e_temperature": 0.0, "t2e_trials": 1}
 """Options of runs in which an adapter without effect is promoted."""
