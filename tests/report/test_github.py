@@ -178,7 +178,10 @@ def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
 
 def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
     told = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
-    assert told == "## ⚠️ Inconclusive: `v6` is better than its baseline, but harm is suspected: `max_steps`"
+    assert told == (
+        "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, "
+        "but harm is suspected: `max_steps`"
+    )
 
 
 def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
@@ -338,9 +341,13 @@ def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
 def test_a_run_that_claims_nothing_is_not_called_better() -> None:
     held = VERDICT.model_copy(update={"goal": Goal.NO_REGRESSION, "suspected": ()})
     passed = first_line(summary(held, decision=Decision.PROMOTE))
-    assert passed.endswith("Promote: `v6` shows no regression against its baseline")
+    assert passed.endswith(
+        "Promote: confirmed regressions: `8`; `v6` shows no regression against its baseline"
+    )
     open_ = first_line(summary(held.model_copy(update={"checks": ()})))
-    assert open_.endswith("Inconclusive: `v6` is not shown to be free of regressions")
+    assert open_.endswith(
+        "Inconclusive: confirmed regressions: `8`; `v6` is not shown to be free of regressions"
+    )
 
 
 def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:
