@@ -262,6 +262,7 @@ def http_server(answer: Callable[[str, Any], tuple[int, bytes]]) -> Iterator[str
             is_stream = content.startswith((b"data:", b"event:", b":"))
             self.send_header("content-type", "text/event-stream" if is_stream else "application/json")
             self.send_header("content-length", str(len(content)))
+            self.send_header("retry-after-ms", "1")
             self.end_headers()
             self.wfile.write(content)
 

@@ -50,7 +50,7 @@ def test_a_run_is_compared_with_a_saved_baseline_by_name(desk: Project) -> None:
     run = evaluate(desk, candidate="v1", suites=["desk"], agent="listed", gate="strict")
     comparison = compare(baseline="v0", candidate=run, policy="strict")
     assert "PROMOTE" in comparison.summary()
-    with pytest.raises(ConfigError, match="'v9' is neither a path nor a saved baseline; saved are v0"):
+    with pytest.raises(ConfigError, match="'v9' is neither a path, a saved baseline nor a run in"):
         compare(baseline="v9", candidate=run)
 
 

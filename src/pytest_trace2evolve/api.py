@@ -34,6 +34,7 @@ from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
+from pytest_trace2evolve.session.traces import find_evidence
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def compare(
     """Compare two sides of evidence and return the gate's verdict, without recording anything.
 
     Args:
-        baseline, candidate: A run, one or more paths of results files or evidence, or the name of a saved
-            baseline.
+        baseline, candidate: A run, the id of one or its beginning, the name of a saved baseline (`v0`, or
+            `desk/v0` if several suites have it), or one or more paths of results files or evidence.
         project: The project whose suites, policies and baselines are used; by default, that of a `Run`
             among the sides.
         suite: Compare only this suite's tasks; required for a run of several suites.
@@ -178,16 +179,7 @@ def _side_paths(
         if paths := [Path(path) for path in side]:
             return paths
         raise ConfigError("a side of a comparison must name at least one file")
-    if isinstance(side, str):
-        saved_names: list[str] = []
-        if project is not None and suite is not None:
-            saved_names = project.baseline_names(suite)
-            if side in saved_names:
-                return [project.baseline_path(suite, side)]
-        if not Path(side).exists():
-            names = ", ".join(saved_names) or "none"
-            raise ConfigError(f"{side!r} is neither a path nor a saved baseline; saved are {names}")
-    return [Path(side)]
+    return [find_evidence(str(side), project, Path.cwd(), suite)]
 
 
 def _parse_options(options: dict[str, Any]) -> SimpleNamespace:

@@ -176,7 +176,7 @@ def test_tags_and_script_stay_in_the_task() -> None:
     assert restored.tags == ["cancel", "vip"]  # type: ignore[attr-defined]
     script = slot_script_of(restored)
     assert script is not None
-    assert (script.opening, script.knows, script.agrees_to) == ("o", {"a": "1"}, ("x",))
+    assert (script.opening, script.knows, script.agrees_only) == ("o", {"a": "1"}, ("x",))
     assert restored.user_scenario["persona"] == "curt"
 
 
@@ -250,6 +250,9 @@ CANCELLED = {"bookings": {"B17": {"status": "cancelled"}}}
         {"not_calls": ["cancel_booking"]},
         {"judged": ["The agent is kind."]},
         {"calls": ["cancel_booking"]},
+        {"data": CANCELLED, "calls": [{"name": "cancel_booking", "arguments": {}}]},
+        {"calls": [{"name": "cancel_booking", "arguments": {"booking_id": {"$pattern": "B1."}}}]},
+        {"data": {"bookings": {"B17": {"status": {"$in": ["cancelled", "void"]}}}}, "calls": [CALL]},
     ],
 )
 def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
@@ -267,7 +270,7 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         ),
         (
             {"expect": {"calls": [{"name": "refund", "arguments": {"amount": 5}}]}},
-            "calls: refund: argument 'booking_id' is missing; add it",
+            "calls: refund: argument 'booking_id' is missing, so the data after this call are not known; add",
         ),
         (
             {"expect": {"calls": [{"name": "cancel_booking", "arguments": {"booking_id": 17}}]}},
@@ -276,6 +279,14 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         (
             {"expect": {"calls": [{"name": "cancel_booking", "arguments": {"booking_id": "B99"}}]}},
             "calls: cancel_booking fails: Error: KeyError: 'B99'",
+        ),
+        (
+            {"expect": {"calls": [CALL], "data": {"bookings": {"B17": {"status": {"$in": ["open"]}}}}}},
+            'data: after the expected calls, bookings.B17.status is "cancelled", expected {"$in": ["open"]}',
+        ),
+        (
+            {"expect": {"calls": [CALL], "not_calls": [{**CALL, "arguments": {"booking_id": {"$any": True}}}]}},
+            "'cancel_booking' is expected and forbidden",
         ),
         ({"expect": {"calls": [CALL], "not_calls": ["cancel_booking"]}}, "'cancel_booking' is expected and forbidden"),
         (

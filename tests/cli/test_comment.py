@@ -314,3 +314,35 @@ def test_the_token_is_never_shown(github: FakeGitHub, file: str, capsys: pytest.
     printed = capsys.readouterr()
     assert "bad token [removed]" in printed.err
     assert TOKEN not in printed.err + printed.out
+
+
+def test_a_folder_of_summaries_gets_a_comment_for_each_candidate(
+    github: FakeGitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    for name in ("v1", "v2"):
+        (folder / name).mkdir(parents=True)
+        text = SUMMARY.model_copy(update={"candidate": name}).model_dump_json()
+        (folder / name / "summary.json").write_text(text, encoding="utf-8")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/summary.json").write_text(SUMMARY.model_dump_json(), encoding="utf-8")
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    for _ in range(2):
+        assert main(["comment", str(folder), "--pr", "7", "--key", "agents"]) == 0
+    first, second = github.comments[7]
+    assert first["body"].startswith(f"{marker('agents/v1')}\n\n## ❌ Discard: `v1` ")
+    assert second["body"].startswith(f"{marker('agents/v2')}\n\n## ❌ Discard: `v2` ")
+    (tmp_path / "empty").mkdir()
+    assert main(["comment", str(tmp_path / "empty"), "--pr", "7"]) == 0
+    assert "no comment: " in capsys.readouterr().out
+
+
+def test_a_folder_with_too_many_summaries_is_rejected(
+    github: FakeGitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(21):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "summary.json").write_text(SUMMARY.model_dump_json(), encoding="utf-8")
+    assert main(["comment", str(tmp_path), "--pr", "7"]) == 2
+    assert "contains 21 summaries, more than 20; name one file" in capsys.readouterr().err
+    assert github.comments == {}

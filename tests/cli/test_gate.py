@@ -41,10 +41,12 @@ def test_score_prints_the_documented_json(
 def test_score_prints_a_row_a_file(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["score", *map(str, desk_runs.values())]) == 0
-    heading, first, second = capsys.readouterr().out.splitlines()
-    assert heading.split()[:5] == ["file", "domain", "simulations", "recorded", "reward"]
-    assert first.split()[:6] == ["v1", "desk", "7", "0.714", "0.714", "100.0%"]
+    heading, first, detail, second, _ = lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[:5] == ["file", "runs", "recorded", "reward", "agreement"]
+    assert first.split()[:5] == ["v1", "7", "0.714", "0.714", "100.0%"]
+    assert detail.split() == ["desk;", "pass^k", "0.714;", "user_stop", "7"]
     assert second.split()[0] == "v2"
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_run_scores_the_same_when_it_is_read_back(desk_runs: dict[str, Path]) -> None:

@@ -69,7 +69,7 @@ def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, co
         "desk discovery opened 2 of 2 0.000",
         "desk heldout ! look 2 of 2 0.000",
         "! sealed: the ledger records each access, which can end clean evidence",
-        f"open a trace: trace2evolve show {run} TASK",
+        f"open a trace: trace2evolve show {run} opened --suite desk",
     ]
     assert accesses(project) == []
 

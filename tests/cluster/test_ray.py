@@ -244,7 +244,7 @@ def plain(line: str) -> str:
     line = re.sub(r"^\[gw\d\] \[ *\d+%\] |\d+(\.\d+)?s\b|\d+:\d\d\b|=+", "", line)
     return (
         ""
-        if re.search(r"runs/|created:|workers|rerun|finished before|simulations at", line)
+        if re.search(r"runs/|open:|created:|workers|rerun|finished before|simulations at", line)
         else line.strip()
     )
 

@@ -106,7 +106,7 @@ def test_what_decides_is_not_learned_from(
     assert found["notes"] == [
         (
             "20 traces of split 'heldout' are left out: the split decides or guards, so nothing may be "
-            "learned from it"
+            "learned from it (--include-sealed heldout reads them, and the ledger records it)"
         )
     ]
     assert not Ledger(project / "ledger").read().entries

@@ -74,10 +74,7 @@ def test_the_demo_shows_two_promoted_and_two_discarded_changes(
     verdicts = re.findall(r"(?m)^(PROMOTE|DISCARD|INCONCLUSIVE): ", ended.stdout)
     assert verdicts == ["PROMOTE", "DISCARD", "PROMOTE", "DISCARD"]
     assert "make demo: all verdicts are as expected" in ended.stdout.splitlines()[-2]
-    assert (
-        " next: gate its child with 'pytest --candidate v1'"
-        in outputs["pytest --candidate v0 --t2e-save-baseline v0"]
-    )
+    assert " next: pytest --candidate v1\n" in outputs["pytest --candidate v0 --t2e-save-baseline v0"]
 
 
 @pytest.mark.parametrize(("page", "names"), [("README.md", 3), ("baselines/PUBLISHED.md", 2)])

@@ -55,9 +55,10 @@ PAGES = (
 PROGRAMS = ("accelerate", "cd", "export", "make", "pip", "pytest", "python", "ray", "trace2evolve")
 
 NOT_RUN = re.compile(
-    r"trace2evolve (train|evolve|eval-router|serve)\b|--t2e-(evolve|ray)\b|--candidate v6\+|--t2e-model \./"
+    r"trace2evolve (train|evolve|eval-router|serve|gate)\b|--t2e-(evolve|ray)\b|--candidate v6\+"
+    r"|--t2e-model \./"
 )
-"""Commands that take minutes, end by a signal, or need more machines."""
+"""Commands that take minutes, end by a signal, or need more machines or a git repository."""
 
 FRAMEWORKS = {"app.pydantic_bot": "pydantic_ai", "app.graph_bot": "langchain_openai", "app.sdk_bot": "agents"}
 """Modules of a page, and the package without which they cannot be imported."""

@@ -32,7 +32,7 @@ EXPECTED = {
     "trace2evolve show RUN renew-reserved": (0, "Shall I renew loan L3, Ulysses?"),
     "pytest --candidate v1": (0, "PROMOTE: v1 is better than v0"),
     "trace2evolve baseline promote RUN": (0, "baselines/desk/v1.json: written"),
-    "pytest --candidate v1 --t2e-baseline v1 --t2e-goal no-regression": (
+    "pytest --candidate v1 --t2e-goal no-regression": (
         1,
         "DISCARD: the working tree (changed: desk/agent.py) fails on reward",
     ),
@@ -83,7 +83,7 @@ class OwnAgentPage:
         if path := re.match(r"# ([\w/]+\.(?:py|yaml))(, at its end)?\n", block):
             with (self.root / path[1]).open("a" if path[2] else "w", encoding="utf-8") as file:
                 file.write(block.partition("\n")[2] + "\n")
-        elif name := re.match(r"---\nid: (\w+)\n", block):
+        elif name := re.match(r"---\n(?:#.*\n)?id: (\w+)\n", block):
             (self.root / f"candidates/{name[1]}.md").write_text(block + "\n", encoding="utf-8")
         elif block.startswith(("PROMOTE", "DISCARD")):
             printed = [line.split() for line in self._output.splitlines()]

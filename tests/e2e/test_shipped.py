@@ -1,6 +1,5 @@
 """What ships: the wheel's mapping, where the files are found, and a project laid out without a checkout."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pytest_trace2evolve import __version__
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.utils import resources as shipped
-from tests.ci_files import REPOSITORY, load, steps
+from tests.ci_files import REPOSITORY
 from tests.patience import HANG_SECONDS
 
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
@@ -121,50 +120,3 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
         one.reward_info["reward"] for one in read_results(project / "run").simulations if one.reward_info
     ]
     assert rewards == [1.0] * 84
-
-
-PYTEST = """\
-#!/usr/bin/env bash
-echo "$@" >> "$CALLS"
-case "$1" in *=v7) exit 10 ;; *=v8) exit 1 ;; esac
-"""
-
-
-def test_the_workflow_gates_each_candidate_that_changed(tmp_path: Path) -> None:
-    (script,) = (
-        one["run"] for one in steps(load(REPOSITORY / shipped.WORKFLOW_PATH)) if one.get("id") == "gate"
-    )
-    root, programs = tmp_path / "project", tmp_path / "programs"
-    programs.mkdir()
-    (programs / "pytest").write_text(PYTEST)
-    (programs / "pytest").chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    surroundings = {
-        **clean,
-        "BASE": "base",
-        "GOAL": "no-regression",
-        "RUNNER_TEMP": str(tmp_path / "temp"),
-        "CALLS": str(tmp_path / "calls"),
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        **{f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
-        "PATH": f"{programs}{os.pathsep}{clean['PATH']}",
-    }
-
-    def shell(text: str) -> int:
-        return subprocess.run(["bash", "-eo", "pipefail", "-c", text], cwd=root, env=surroundings).returncode
-
-    for name in ("v0", "v5", "v6"):
-        path = root / "candidates" / f"{name}.md"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    assert shell("git init -q && git add . && git commit -qm base && git branch base") == 0
-    assert shell(script) == 0
-    assert not (tmp_path / "calls").exists()
-    for name in ("candidates/v7.md", "candidates/v8.md", "candidates/drafts/v9.md", "notes.md"):
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("new")
-    assert shell("git rm -q candidates/v5.md && git add . && git commit -qm change") == 0
-    assert shell(script) == 10
-    called = (tmp_path / "calls").read_text().splitlines()
-    assert [line.split()[0] for line in called] == ["--candidate=v7", "--candidate=v8"]
-    assert f"--t2e-summary={tmp_path}/temp/trace2evolve/v7/summary.json" in called[0]

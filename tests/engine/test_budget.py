@@ -52,6 +52,20 @@ def test_one_call_without_a_price_makes_the_cost_unknown(account: Account) -> No
     assert account.usage.cost is None
 
 
+@pytest.mark.parametrize("budgets", [Budgets(tokens=100), Budgets(cost=1.0)])
+def test_answers_without_usage_cannot_keep_a_budget(path: Path, budgets: Budgets) -> None:
+    account = Account(path, budgets)
+    account.spend(Usage(calls=0))
+    account.raise_if_stopped()
+    account.spend(Usage())
+    with pytest.raises(
+        EndpointError, match=r"reports no usage, so --t2e-max-tokens and --t2e-max-cost cannot"
+    ):
+        account.raise_if_stopped()
+    assert account.unmetered_calls == 1
+    account.close()
+
+
 @pytest.mark.parametrize(
     ("budgets", "text"),
     [

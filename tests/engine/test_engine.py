@@ -76,7 +76,7 @@ class Bench:
         self.declared: list[int] = []
 
     def job(self, trial: int, *, stored: bool = True, **settings: Any) -> Job:
-        assignment = cast(Assignment, SimpleNamespace(trial=trial))
+        assignment = cast(Assignment, SimpleNamespace(trial=trial, task=SimpleNamespace(id=f"task{trial}")))
         place = StorageLocation(self.store, f"key{trial}") if stored else None
         return Job(assignment, lambda: self.declared.append(trial), place, **settings)
 
@@ -111,6 +111,19 @@ def test_a_stored_simulation_is_made_once_and_declared(bench: Bench) -> None:
     assert (first.id, second.id, bench.executor.made) == ("s1", "s1", [1])
     assert bench.declared
     assert bench.engine.totals().states == {SimulationState.MADE: 1}
+
+
+def test_the_task_that_waits_for_an_answer_is_known(bench: Bench) -> None:
+    seen = []
+
+    def answer(trial: int) -> Simulation:
+        seen.append(bench.engine.totals())
+        return simulation(trial)
+
+    bench.executor.answer = answer
+    bench.make(bench.job(1))
+    assert [(totals.waiting_task, totals.waiting_seconds >= 0.0) for totals in seen] == [("task1", True)]
+    assert bench.engine.totals().waiting_task == ""
 
 
 def test_another_run_takes_what_is_stored(bench: Bench, tmp_path: Path) -> None:

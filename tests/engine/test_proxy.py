@@ -12,7 +12,8 @@ import openai
 import pytest
 
 from pytest_trace2evolve.engine.conversation import declare_nothing
-from pytest_trace2evolve.engine.proxy import Exchange, RecordingProxy, read_usage
+from pytest_trace2evolve.engine.proxied_answers import usage_of_answer
+from pytest_trace2evolve.engine.proxy import Exchange, RecordingProxy
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.evidence.journal import Journal, UnorderedJournal
 from pytest_trace2evolve.models.prices import Price
@@ -136,7 +137,7 @@ USAGES = {
 
 @pytest.mark.parametrize(("kind", "record", "expected"), USAGES.values(), ids=USAGES)
 def test_usage_of_an_answer(kind: str, record: Any, expected: tuple[int, int, int]) -> None:
-    usage = read_usage(kind, json.dumps(record).encode())
+    usage = usage_of_answer(kind, json.dumps(record).encode())
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == expected
     assert usage.calls == 1
 
@@ -147,12 +148,12 @@ def test_usage_of_a_stream_of_the_responses_api() -> None:
         {"type": "response.completed", "response": {"usage": {"input_tokens": 9, "output_tokens": 1}}},
     ]
     content = "".join(f"event: {event['type']}\r\ndata: {json.dumps(event)}\r\n\r\n" for event in events)
-    usage = read_usage("text/event-stream; charset=utf-8", content.encode())
+    usage = usage_of_answer("text/event-stream; charset=utf-8", content.encode())
     assert (usage.prompt_tokens, usage.completion_tokens) == (9, 1)
 
 
 def test_the_cost_that_an_endpoint_tells_counts() -> None:
-    usage = read_usage("application/json", b'{"usage": {"prompt_tokens": 5, "cost": 0.25}}')
+    usage = usage_of_answer("application/json", b'{"usage": {"prompt_tokens": 5, "cost": 0.25}}')
     assert usage.cost == 0.25
 
 

@@ -47,7 +47,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             "show runs/live vague_refund_request-1bd15be7c1",
             ["nothing was recorded: support::discovery may be read"],
         ),
-        ("score runs/live/results.json", ["results.json * support * 9 * 1.000 * 1.000 * 100.0% *"]),
+        ("score runs/live/results.json", ["results.json * 9 * 1.000 * 1.000 * 100.0% *", "* support; *"]),
         (
             "baseline promote runs/strict",
             ["run * is already promoted: baselines/support/v1.json; nothing was changed"],

@@ -83,7 +83,7 @@ def test_a_guard_names_the_drop_that_it_could_have_detected() -> None:
     verdict = guard(*of(100, 0))
     assert verdict.detectable is not None
     assert verdict.reason == (
-        f"no harm detected; could have detected a drop of {np.ceil(100 * verdict.detectable):.0f} points"
+        f"no harm detected; a drop of {np.ceil(100 * verdict.detectable):.0f} points would have been"
     )
     assert check(verdict, REWARD_DROP).detectable == verdict.detectable <= GUARDED_DROP
 
@@ -165,7 +165,7 @@ def test_no_regression_discards_a_drop_beyond_noise_and_passes_the_rest(
     assert verdict.label is Label.DEVELOPMENT
     assert verdict.settling == ()
     if decision is Decision.PROMOTE:
-        assert verdict.reason.startswith("no regression detected; could have detected a drop of ")
+        assert verdict.reason.startswith("no regression detected; a drop of ")
         assert verdict.detectable is not None
     assert judged(*of(12, 5)).decision is Decision.INCONCLUSIVE
 

@@ -51,7 +51,7 @@ def test_reruns_that_contradict_the_baseline_clear_nothing(
     assert stale.verdict["verdict"] == decision
     if decision == "inconclusive":
         assert "why: reruns of the baseline contradict its recorded trials" in text
-        assert "next: save the baseline again, and rerun" in text
+        assert "todo: save the baseline again, and rerun" in text
 
 
 def test_the_run_decides_once_the_baseline_is_saved_again(

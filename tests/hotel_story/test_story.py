@@ -219,7 +219,7 @@ def test_a_working_tree_with_a_tool_that_always_raises_is_discarded(story: Story
     verdict = story.gate("v1", "--t2e-baseline", "v1", "--t2e-goal", "no-regression")
     assert verdict["verdict"] == "discard", verdict["text"]
     assert "trace2evolve: the working tree vs baseline v1 · hotel" in verdict["text"]
-    assert "next: revise the change of app/bot.py" in verdict["text"]
+    assert "todo: revise the change of app/bot.py" in verdict["text"]
 
 
 def test_the_verdict_names_changed_code_and_an_edited_prompt(story: Story) -> None:
@@ -227,7 +227,7 @@ def test_the_verdict_names_changed_code_and_an_edited_prompt(story: Story) -> No
     bot.write_text(bot.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
     story.candidate("v6", "v1", "prompt: prompts/v1.md")
     verdict = story.gate("v6", "--t2e-goal", "no-regression")
-    assert "v6 and changed code (app/bot.py) shows no regression" in verdict["text"]
+    assert "no regression of v6 and changed code (app/bot.py) against v1 detected; a" in verdict["text"]
     assert verdict["suites"]["hotel"]["compared"]["changed_code"] == ["app/bot.py"]
     bot.write_text(bot.read_text(encoding="utf-8").removesuffix("# edited\n"), encoding="utf-8")
     (story.root / "prompts/v0.md").write_bytes((story.root / "prompts/v1.md").read_bytes())

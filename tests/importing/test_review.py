@@ -59,6 +59,12 @@ def ids(path: Path) -> list[str]:
     return [task["id"] for task in tasks(path)]
 
 
+def test_a_repeated_option_accepts_all_its_drafts(folder: Path) -> None:
+    given = ["--accept", "cancel-1", "--into", "tasks.yaml", "--accept", "cancel-2"]
+    assert main(["cases", "review", "drafts.yaml", *given]) == 0
+    assert ids(folder / "tasks.yaml") == ["cancel-1", "cancel-2"]
+
+
 def test_an_accepted_draft_moves_with_its_comments_and_without_the_key(folder: Path) -> None:
     assert main(["cases", "review", "drafts.yaml", "--accept", "cancel-1", "--into", "tasks.yaml"]) == 0
     expected = """\

@@ -1,6 +1,7 @@
 """The chat model: its requests, its retries, and its errors."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+from tests.own_agents import http_server
 
 T = TypeVar("T")
 
@@ -70,6 +72,51 @@ def test_settings_are_sent_as_the_api_requires() -> None:
     assert first["tools"][0]["function"]["name"] == "look"
     assert first["tool_choice"] == "auto"
     assert not {"temperature", "seed", "reasoning_effort"} & set(second)
+
+
+PARAMETERS = {
+    "max_tokens": 9,
+    "top_p": 0.5,
+    "stop": ["a"],
+    "parallel_tool_calls": False,
+    "service_tier": "flex",
+}
+
+
+def test_parameters_are_sent_by_name_and_recorded() -> None:
+    settings = ModelSettings("m", seed=1).with_parameters({**PARAMETERS, "seed": 3, "temperature": 0.5})
+    assert (settings.seed, settings.temperature, dict(settings.parameters)) == (3, 0.5, PARAMETERS)
+    assert ModelSettings.from_record("m", settings.to_record()).to_record() == settings.to_record()
+    with ChatServer(echo) as server:
+        complete(server, parameters=PARAMETERS)
+        run_model(server, lambda model: model.complete(ASK, ()), parameters=PARAMETERS)
+    with_tools, without_tools = server.requests
+    assert {name: with_tools[name] for name in PARAMETERS} == PARAMETERS
+    assert "parallel_tool_calls" not in without_tools
+    with pytest.raises(ValueError, match=r"^top_p: Input should be less than or equal to 1"):
+        ModelSettings.from_record("m", {"top_p": 2})
+
+
+def test_a_parameter_that_the_endpoint_rejects_is_named() -> None:
+    body = {
+        "detail": [
+            {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}
+        ]
+    }
+
+    async def ask(url: str) -> None:
+        model = ChatModel(ModelSettings("m", base_url=url.removesuffix("/chat"), seed=1))
+        try:
+            await model.complete(ASK, [TOOL])
+        finally:
+            await model.close()
+
+    with (
+        http_server(lambda *_: (422, json.dumps(body).encode())) as url,
+        pytest.raises(EndpointError) as caught,
+    ):
+        asyncio.run(ask(url))
+    assert str(caught.value).endswith("422 Extra inputs are not permitted (seed); leave out parameter 'seed'")
 
 
 def test_first_tokens_are_requested_by_one_token_at_temperature_0() -> None:

@@ -124,14 +124,12 @@ def test_an_update_of_which_too_little_was_measured_is_refused(
 
 @pytest.mark.parametrize("mode", ["save", "update", "new-only"])
 def test_a_partial_run_writes_none(project: DeskProject, mode: str) -> None:
-    if mode != "save":
-        project.write("suites/desk.toml", SMALL)
-        project.lock()
+    if mode == "new-only":
+        project.run("-m", "heldout", "--t2e-save-baseline=v0")
+    elif mode == "update":
         project.baseline("v0")
-        project.write("suites/desk.toml", SUITE)
-        project.lock()
     before = everything(project)
-    for narrowed in (("-k", "close"), ("-x",)):
+    for narrowed in [("-k", "free")] if mode == "new-only" else [("-k", "close"), ("-x",)]:
         result = save(project, mode, *narrowed)
         result.stdout.fnmatch_lines(["*baseline 'v0' of desk was not saved: the run is partial"])
     assert everything(project) == before
@@ -145,7 +143,16 @@ def test_new_only_adds_what_is_lacking_and_keeps_the_rest(project: DeskProject) 
     project.write("suites/desk.toml", SUITE)
     project.lock()
     result = save(project, "new-only")
-    result.stdout.fnmatch_lines(["note: baseline grown, 2 tasks added: baselines/desk/v0.json"])
+    assert result.parseoutcomes() == {"failed": 1, "passed": 1}
+    result.stdout.fnmatch_lines(
+        [
+            "note: baseline grown, 2 tasks added: baselines/desk/v0.json",
+            "NO VERDICT on v0 *",
+            "*only the tasks that the baseline lacks were run*",
+        ],
+        consecutive=False,
+    )
+    assert result.ret == pytest.ExitCode.OK
     new = saved(project)
     assert {one.id for one in old.simulations} < {one.id for one in new.simulations}
     assert {one.task_id for one in new.simulations} - {one.task_id for one in old.simulations} == {
@@ -157,8 +164,8 @@ def test_new_only_adds_what_is_lacking_and_keeps_the_rest(project: DeskProject) 
     # It is the baseline of the suite as it is now.
     project.run("--candidate=v1").stdout.fnmatch_lines(["heldout *4 *", "PROMOTE: *"])
     before = everything(project)
-    save(project, "new-only").stdout.fnmatch_lines(
-        ["note: baseline unchanged, no task added: baselines/desk/v0.json"]
+    save(project, "new-only").stderr.fnmatch_lines(
+        ["ERROR: baseline 'v0' already holds every task of desk, so there is nothing to add; to measure *"]
     )
     assert everything(project) == before
 

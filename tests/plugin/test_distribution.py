@@ -49,7 +49,11 @@ def told(result: pytest.RunResult) -> list[str]:
     """What the session said of figures and verdict, run ids apart."""
     text = "\n".join(result.outlines).split("= trace2evolve: ")[-1]
     lines = text.splitlines()[1:]
-    return [line for line in lines if line and not re.match(r"data:|=|FAILED|ERROR", line)]
+    return [
+        line
+        for line in lines
+        if line and not re.match(r"data:|open:| next: trace2evolve show|=|FAILED|ERROR", line)
+    ]
 
 
 def test_the_verdict_does_not_depend_on_distribution(project: DeskProject) -> None:

@@ -45,7 +45,7 @@ def test_a_suite_of_ones_own_is_about_its_tasks(own: DeskProject, command: Comma
     assert command("lock").returncode == 0
     result = compared(own, "-v")
     assert result.ret == 0
-    result.stdout.fnmatch_lines([f"heldout decides (not clean evidence; {SENTENCE}):"])
+    result.stdout.fnmatch_lines([f"heldout decides ({SENTENCE}):"])
     assert verdict(own)["estimand"] == "suite"
 
 

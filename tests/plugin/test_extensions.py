@@ -104,7 +104,7 @@ def test_compare_scores_in_a_world_of_the_conftest_in_a_process_of_its_own(measu
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("score", "v0"), "v0    desk             14     0.286   0.286     100.0%"),
+        (("score", "v0"), "v0      14     0.286   0.286     100.0%"),
         (("compare", "v0", "v1", "--suite", "desk", "--policy", "strict"), "PROMOTE"),
         (("calibrate", "v0", "--policy", "strict", "--resamples", "10"), "strict"),
         (("show", "v0", "idle"), "reward: 1"),

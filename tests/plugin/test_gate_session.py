@@ -104,7 +104,7 @@ def test_without_a_baseline_one_line_says_so(project: DeskProject) -> None:
         [
             "NO VERDICT on v2 *",
             " why:  none of its ancestors (v1 ← v0) has a baseline for this suite",
-            " next: save a first baseline with 'pytest --candidate v1 --t2e-save-baseline v1', or name *",
+            " next: pytest --t2e-agent=listed --candidate v1 --t2e-save-baseline v1",
         ]
     )
 
@@ -139,7 +139,9 @@ def test_a_candidate_informed_by_the_split_is_development_evidence(project: Desk
     project.baseline("v0")
     project.candidate("v1", "close note", parent="v0", informed="desk::heldout")
     project.candidate("v2", "close note restart", parent="v1")
-    project.run("--candidate=v2", "--t2e-baseline=v0").stdout.fnmatch_lines(["*(not clean evidence)*"])
+    project.run("--candidate=v2", "--t2e-baseline=v0").stdout.fnmatch_lines(
+        ["*(not clean evidence: candidate v1 was informed by desk::heldout*)*"]
+    )
 
 
 def test_every_gated_run_has_its_figures_in_the_ledger(

@@ -110,7 +110,7 @@ def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
     assert main(["show", file, "72"]) == 0
     assert capsys.readouterr().out.count("! breaks promises: no call did what this says: ") == 1
     assert main(["score", file]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
+    line = " ".join(capsys.readouterr().out.split())
     assert "invariants: 28 of 114 simulations broke at least one: consent 1, read_before_write 2" in line
     assert "collateral_change 12" in line
     assert main(["score", file, "--json"]) == 0

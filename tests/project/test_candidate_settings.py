@@ -99,6 +99,8 @@ def test_settings_that_are_not_given_do_not_change_a_digest() -> None:
             {"model": "m"},
             {"parameters": ModelParameters(temperature=0.0)},
             {"parameters": ModelParameters(reasoning_effort="low")},
+            {"parameters": ModelParameters(max_completion_tokens=9)},
+            {"parameters": ModelParameters(tool_choice="required")},
             {"agent": "a:b"},
             {"ref": "1234567"},
         ]
@@ -146,6 +148,13 @@ def test_a_tool_that_does_not_exist_is_an_error(tools: dict[str, ToolText], prob
         (["prompt: empty.md"], "prompt 'empty.md' is empty; write the agent's prompt into it"),
         (["model: "], None),
         (["parameters: {temperature: 3}"], "parameters.temperature: Input should be less than or equal to 2"),
+        (
+            ["parameters: {max_tokens: 0}"],
+            "parameters.max_tokens: Input should be greater than or equal to 1",
+        ),
+        (["parameters: {seed: x}"], "parameters.seed: Input should be a valid integer"),
+        (["parameters: {top_k: 5}"], "parameters: unknown key 'top_k'; "),
+        (["parameters: {stream: true}"], "parameters: unknown key 'stream'; "),
         (["parameters: [x]"], "parameters: Input should be a valid dictionary"),
         (["tools: {a: {b: c}}"], "tools.a: unknown key 'b'; known are description, parameters"),
         (["tools:", "  a: {description: x}", "tools:", "  b: {description: y}"], "line 5 repeats 'tools'"),

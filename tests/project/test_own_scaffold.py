@@ -5,15 +5,17 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pytest_trace2evolve import __version__
+from pytest_trace2evolve import Project, __version__, compare
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.conclusion import FIXED_TASKS_TEXT
 from pytest_trace2evolve.utils import resources
 from tests.attack.sessions import Sessions
@@ -22,6 +24,7 @@ TEMPLATE = resources.template_folder() / resources.LIBRARY_PATH
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 CODE = (".py", ".yaml", ".yml", ".toml")
 WRITTEN = {
+    ".gitattributes",
     ".github/workflows/agents.yml",
     ".gitignore",
     "candidates/v0.md",
@@ -34,6 +37,9 @@ WRITTEN = {
     "prompts/v1.md",
     "pyproject.toml",
     "suites/desk.toml",
+    "suites/schemas/candidate.json",
+    "suites/schemas/suite.json",
+    "suites/schemas/tasks.json",
     "suites/suites.lock",
     "tasks.yaml",
 }
@@ -70,14 +76,14 @@ def plan(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dic
 def test_the_template_is_small() -> None:
     files = [path for path in TEMPLATE.rglob("*") if path.suffix in CODE]
     lines = {path: path.read_text("utf-8").splitlines() for path in files}
-    assert sum(map(len, lines.values())) < 80
+    assert sum(map(len, lines.values())) < 82  # of which two name the schemas
     assert len(yaml.safe_load((TEMPLATE / "tasks.yaml").read_text("utf-8"))) == 4
 
 
-def test_the_workflow_has_no_placeholders_and_installs_this_version() -> None:
-    text = (TEMPLATE / "agents.yml").read_text("utf-8")
-    assert f"pip install pytest-trace2evolve=={__version__} " in text
-    assert "--t2e-goal no-regression" in text
+def test_the_workflow_has_no_placeholders_and_installs_this_version(tmp_path: Path) -> None:
+    assert main(["init", "--for", "own", str(tmp_path)]) == 0
+    text = (tmp_path / ".github/workflows/agents.yml").read_text("utf-8")
+    assert f"pip install --quiet 'pytest-trace2evolve=={__version__}'\n" in text, "without the model's extra"
     assert not {"OWNER", "COMMIT", "NAME", "TODO", "…"} & {*text.split()}
 
 
@@ -91,7 +97,7 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     saved = sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
     assert "1 failed, 3 passed" in saved.text, saved.text
     assert "baseline saved: baselines/desk/v0.json" in saved.text
-    assert " next: gate its child with 'pytest --candidate v1'" in saved.text.splitlines()
+    assert " next: pytest --candidate v1" in saved.text.splitlines()
     listed = sessions.run(tmp_path, "trace2evolve", "runs")
     assert "candidate v0 has no ancestor to be compared with" in listed.text
     assert "gate its child" not in listed.text
@@ -109,7 +115,7 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     assert "failed:" not in shown.text
     held = sessions.run(tmp_path, "pytest", "--candidate", "v1", "--t2e-goal", "no-regression")
     assert held.status == 0, held.text
-    assert "PROMOTE: v1 shows no regression" in held.text
+    assert "PROMOTE: no regression of v1 against v0 detected; a drop of " in held.text
     assert "baseline promote" not in held.text
     same = ("--candidate", "v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
     unchanged = sessions.run(tmp_path, "pytest", *same)
@@ -123,10 +129,10 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     lost = sessions.run(tmp_path, "pytest", *same)
     assert lost.status == 1, lost.text
     assert "DISCARD: the working tree" in lost.text
-    assert " next: revise the change of desk/agent.py" in lost.text
+    assert " todo: revise the change of desk/agent.py" in lost.text
     both = sessions.run(tmp_path, "pytest", "--candidate", "v1")
     assert "DISCARD: v1 and changed code (desk/agent.py) fails on reward" in both.text
-    assert " next: revise or drop v1 or the change of desk/agent.py" in both.text
+    assert " todo: revise or drop v1 or the change of desk/agent.py" in both.text
 
 
 WITHOUT_LOCAL = """
@@ -218,6 +224,125 @@ def test_settings_of_the_user_get_a_note_and_then_everything_works(
     again = sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
     assert "written suites/suites.lock" in again.text, again.text
     assert "3 passed" in sessions.run(tmp_path, "pytest", "--candidate", "v0").text
+
+
+def test_editors_find_the_schemas_and_the_template_is_valid_by_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    assert main(["init", "--for", "own", str(tmp_path)]) == 0
+
+    def errors(file: str, prefix: str, record: object) -> list[str]:
+        lines = (tmp_path / file).read_text("utf-8").splitlines()
+        named = next(line for line in lines if line != "---").removeprefix(prefix)
+        schema = json.loads(((tmp_path / file).parent / named).read_text("utf-8"))
+        jsonschema.Draft202012Validator.check_schema(schema)
+        return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(record)]
+
+    yaml_prefix, toml_prefix = "# yaml-language-server: $schema=", "#:schema "
+    tasks = yaml.safe_load((tmp_path / "tasks.yaml").read_text("utf-8"))
+    assert errors("tasks.yaml", yaml_prefix, tasks) == []
+    assert errors("tasks.yaml", yaml_prefix, [{**tasks[0], "expct": {}}])
+    suite = tomllib.loads((tmp_path / "suites/desk.toml").read_text("utf-8"))
+    assert errors("suites/desk.toml", toml_prefix, suite) == []
+    assert errors("suites/desk.toml", toml_prefix, {**suite, "trails": 4})
+    _, front_matter, _ = (tmp_path / "candidates/v1.md").read_text("utf-8").split("---\n")
+    candidate = yaml.safe_load(front_matter)
+    assert errors("candidates/v1.md", yaml_prefix, candidate) == []
+    assert errors("candidates/v1.md", yaml_prefix, {**candidate, "weights": ""})
+
+
+@pytest.mark.parametrize("key", ["calls", "not_calls"])
+def test_a_misspelt_tool_is_an_error_of_lock_and_check(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--for", "own", str(tmp_path)]) == 0
+    text = f"- id: x\n  user: {{goal: Renew L1.}}\n  expect: {{says: [x], {key}: [renew_lona]}}\n"
+    (tmp_path / "tasks.yaml").write_text(text)
+    before = (tmp_path / "suites/suites.lock").read_bytes()
+    capsys.readouterr()
+    told = f"tasks.yaml: task x: {key}: the agent has no tool 'renew_lona'; did you mean 'renew_loan'?\n"
+    assert main(["lock", "--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(told)
+    assert (tmp_path / "suites/suites.lock").read_bytes() == before
+    assert main(["check", "--root", str(tmp_path)]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_a_baseline_has_one_name_and_a_run_its_id_everywhere(
+    tmp_path: Path, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> str:
+        return sessions.run(tmp_path, *arguments).text
+
+    run("trace2evolve", "init", "--for", "own")
+    run("pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
+    run("pytest", "--candidate", "v1", "--t2e-baseline", "desk/v0")
+    base, better = sorted(path.name for path in (tmp_path / ".trace2evolve/runs").iterdir())
+    for baseline in ("v0", "desk/v0", base):
+        assert "PROMOTE: " in run("trace2evolve", "compare", baseline, better[:20]), baseline
+    assert "desk; pass^k 1.000" in run("trace2evolve", "score", better)
+    assert "renew-reserved" in run("trace2evolve", "show", base, "--failed")
+    unknown = run("trace2evolve", "compare", "v9", better)
+    assert "'v9' is neither a path, a saved baseline nor a run in " in unknown
+    assert "did you mean 'v0'?" in unknown
+    monkeypatch.chdir(tmp_path)
+    found = compare(baseline="v0", candidate=better, project=Project.find())
+    assert found.verdict.decision is Decision.PROMOTE
+    (tmp_path / "baselines/other").mkdir()
+    (tmp_path / "baselines/other/v0.json").write_bytes((tmp_path / "baselines/desk/v0.json").read_bytes())
+    assert "did you mean 'desk/v0'?" in run("trace2evolve", "compare", "v0", better)
+    assert "PROMOTE: " in run("trace2evolve", "compare", "v0", better, "--suite", "desk")
+
+
+def test_calibrate_and_power_ask_about_the_tasks_that_runs_are_about(
+    tmp_path: Path, sessions: Sessions
+) -> None:
+    sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
+    sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
+    small = ("--policy", "calibrated", "--resamples", "20")
+    text = sessions.run(tmp_path, "trace2evolve", "calibrate", "v0", *small).text
+    assert "calibrated: verdicts about exactly these tasks (estimand suite)" in text
+    power = ("trace2evolve", "power", "--tasks", "4", "--comparisons", "100", "--json", "--trials")
+    chances = {}
+    for trials, estimand in (("4", "suite"), ("1", "tasks")):
+        found = json.loads(sessions.run(tmp_path, *power, trials).text)
+        assert found["estimand"] == estimand
+    for estimand in ("suite", "tasks"):
+        path = tmp_path / "suites/desk.toml"
+        suite = path.read_text("utf-8").partition("estimand")[0]
+        path.write_text(f'{suite}\nestimand = "{estimand}"\n')
+        found = json.loads(sessions.run(tmp_path, *power, "4").text)
+        chances[estimand] = max(one["estimate"] for one in found["chances"] if one["goal"] == "improve")
+    assert chances["suite"] > chances["tasks"]
+
+
+def test_a_stale_baseline_blocks_no_run_without_a_gate_and_grows_by_new_tasks_alone(
+    tmp_path: Path, sessions: Sessions
+) -> None:
+    sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
+    sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
+    with (tmp_path / "tasks.yaml").open("a") as file:
+        file.write(
+            "- id: again\n  user: {goal: Tell me when L2 is due.}\n  expect: {data: {}, says: ['22']}\n"
+        )
+    sessions.run(tmp_path, "trace2evolve", "lock")
+    grown = sessions.run(
+        tmp_path,
+        *("pytest", "--candidate", "v0", "--t2e-save-baseline", "v0", "--t2e-baseline-mode", "new-only"),
+    )
+    assert "baseline grown, 1 task added: baselines/desk/v0.json" in grown.text, grown.text
+    assert "4 simulations to make" in grown.text
+    assert "only the tasks that the baseline lacks were run" in grown.text
+    data = tmp_path / "desk/data.json"
+    data.write_text(data.read_text("utf-8").replace("Dracula", "Dune"))
+    sessions.run(tmp_path, "trace2evolve", "lock")
+    gated = sessions.run(tmp_path, "pytest", "--candidate", "v1")
+    assert gated.status == 4
+    assert "was measured under a lock that differs" in gated.text
+    ungated = sessions.run(tmp_path, "pytest", "--candidate", "v1", "--t2e-gate", "off")
+    assert "note: compared with no baseline: " in ungated.text
+    assert "5 items" in ungated.text
 
 
 def test_files_of_the_user_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,41 +445,3 @@ def test_tau2_gets_its_three_suites(tmp_path: Path, capsys: pytest.CaptureFixtur
     record = json.loads(capsys.readouterr().out)
     assert record["suites"] == ["tau2-retail", "tau2-airline", "tau2-telecom"]
     assert " --t2e-agent oracle --t2e-suite tau2-retail " in record["next"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="the workflow runs in bash")
-def test_the_workflow_gates_each_changed_candidate(tmp_path: Path) -> None:
-    """The workflow's last step, in a repository with two changed candidates and a fake pytest."""
-    (tmp_path / "candidates").mkdir()
-    (tmp_path / "pytest").write_text('#!/bin/sh\necho "pytest $*" >> calls\ntest "$2" != v2\n')
-    (tmp_path / "pytest").chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        **{f"GIT_{role}_{key}": "ann" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")},
-    }
-
-    def shell(script: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-ec", script],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert shell("git init -q && touch candidates/v0.md && git add . && git commit -qm 0").returncode == 0
-    environment["BASE"] = shell("git rev-parse HEAD").stdout.strip()
-    assert (
-        shell(
-            "touch candidates/v1.md candidates/v2.md candidates/v3.md; git add .; git commit -qm 1"
-        ).returncode
-        == 0
-    )
-    *_, step = yaml.safe_load((TEMPLATE / "agents.yml").read_text("utf-8"))["jobs"]["gate"]["steps"]
-    assert shell(step["run"]).returncode == 1
-    assert (tmp_path / "calls").read_text().splitlines() == [
-        f"pytest --candidate {name} --t2e-goal no-regression" for name in ("v1", "v2")
-    ]

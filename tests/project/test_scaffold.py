@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_trace2evolve.project.scaffold import WORKFLOW_PATH
 from pytest_trace2evolve.utils import resources
 
 ALL = {
+    ".gitattributes",
     ".github/workflows/agents.yml",
     ".gitignore",
     "candidates/v0.md",
@@ -61,11 +63,11 @@ def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.Captu
     found = contents(folder)
     assert set(found) == ALL
     template = resources.template_folder()
-    copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitignore", WORKFLOW_PATH}
+    copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitattributes", ".gitignore", WORKFLOW_PATH}
     assert {name: found[name] for name in copied} == {name: (template / name).read_bytes() for name in copied}
     assert found[WORKFLOW_PATH] == (template / resources.WORKFLOW_PATH).read_bytes()
     assert found["pytest.ini"] == b"[pytest]\nt2e_suites = suites\n"
-    assert found[".gitignore"] == b".trace2evolve/\n"
+    assert found[".gitignore"] == b".trace2evolve/\n.venv/\n__pycache__/\n"
     assert "written suites/support.toml" in lines
     assert lines[-1].startswith("next: pytest --candidate v7 ")
     assert main(["check"]) == 0
@@ -186,6 +188,32 @@ def test_a_baseline_of_something_else_is_left_out(
     assert not (with_baseline / "baselines").exists()
 
 
+def test_git_neither_converts_nor_merges_what_has_a_digest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=true")
+        return subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True)
+
+    init(capsys, "--suites", "support")
+    entry, baseline = folder / "ledger/1.json", folder / "baselines/desk/v0.json"
+    for path in (entry, baseline):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"digest\n1\n2\n3\n4\n5\n")
+    git("init", "-q", "-b", "main")
+    for branch, text in (("main", ""), ("one", "first\n2\n3\n4\n5\n"), ("two", "digest\n1\n2\n3\n4\nlast\n")):
+        git("checkout", "-q", "-B", branch, "main")
+        if text:
+            baseline.write_bytes(text.encode())
+        git("add", ".")
+        assert git("commit", "-q", "-m", branch).returncode == 0
+    entry.unlink()
+    git("checkout", "ledger")
+    assert entry.read_bytes() == b"digest\n1\n2\n3\n4\n5\n"
+    assert "CONFLICT" in git("merge", "one").stdout
+    assert baseline.read_bytes() == b"digest\n1\n2\n3\n4\nlast\n"
+
+
 @pytest.mark.parametrize("text", ["", "*.pyc\n", "/.trace2evolve\nx\r\n", "caf\xe9"])
 def test_gitignore_of_the_user_is_never_changed(
     folder: Path, text: str, capsys: pytest.CaptureFixture[str]
@@ -232,12 +260,15 @@ def test_the_workflow_is_added_where_github_reads_it(
     assert states(capsys)[WORKFLOW_PATH] == "written"
     lines = init(capsys, "sub/agents")
     assert (
-        "note: no workflow was added: GitHub reads workflows only at the top of a repository, "
-        f"{folder.resolve()}; --workflow adds it"
+        "note: no workflow was added: GitHub reads workflows only at the top of a repository; "
+        f"--workflow adds {folder.resolve() / WORKFLOW_PATH}"
     ) in lines
     assert not (folder / "sub/agents/.github").exists()
-    assert states(capsys, "--workflow", "sub/agents")[WORKFLOW_PATH] == "written"
-    assert WORKFLOW_PATH not in states(capsys, "--no-workflow", "other")
+    # The file of the first project is there already.
+    assert states(capsys, "--workflow", "sub/agents")[f"../../{WORKFLOW_PATH}"] == "left alone"
+    assert not [path for path in states(capsys, "--no-workflow", "other") if path.endswith(WORKFLOW_PATH)]
+    (folder / WORKFLOW_PATH).unlink()
+    assert states(capsys, "--workflow", "sub/agents")[f"../../{WORKFLOW_PATH}"] == "written"
 
 
 def test_the_next_command_is_for_where_one_stands(

@@ -226,9 +226,18 @@ def test_content_in_parts_is_joined() -> None:
 
 
 def test_calls_with_one_id_get_ids_of_their_own() -> None:
-    calls = [{"id": "c", "function": {"name": "look", "arguments": "{}"}}] * 3
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": own_id, "function": function} for own_id in ("c", "c", "", "call00002", "d")]
     completion = read_completion({"choices": [{"message": {"tool_calls": calls}}]}, 0.0)
-    assert [call.id for call in completion.tool_calls] == ["c", "c_1", "c_2"]
+    first = from_completion(completion, "assistant")
+    ids = [call.id for call in first.tool_calls or ()]
+    assert ids == ["c", "call00002", "call00003", "call00004", "d"]
+    assert [call["id"] for call in to_wire(first)["tool_calls"]] == ids
+    second = from_completion(completion, "assistant", [first])
+    later = [call.id for call in second.tool_calls or ()]
+    assert len({*ids, *later}) == 10
+    # The endpoint gets its own ids back, unless two calls of the message have the same.
+    assert [call["id"] for call in to_wire(second)["tool_calls"]] == ["c", *later[1:3], "call00002", "d"]
 
 
 def test_counts_and_costs_that_cannot_be_are_none() -> None:

@@ -179,8 +179,8 @@ def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
 def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
     told = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
     assert told == (
-        "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, "
-        "but harm is suspected: `max_steps`"
+        "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, but harm is "
+        "suspected: `max_steps`"
     )
 
 
@@ -224,7 +224,7 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
         "**Left out (1)**: `9: its content in the baseline differs from the lock`",
         "|  | reward | pass^1 | passed | max steps | measured | missing |",
         "| candidate | 0.750 | 0.750 (0.600 … 0.900) | 0.750 | 0 | 158 | 2 |",
-        "- `max_steps`: 8 trials of each task (320 more simulations, about $12.50, 1.0 M tokens) or 200",
+        "- `max_steps`: 8 trials of each task on both sides or 200",
         "- `reward_improved`: 90 tasks with the current number of trials",
         "used: `$4.20` · evidence: `runs/x`",
         "- note: `a note`",
@@ -342,7 +342,7 @@ def test_a_run_that_claims_nothing_is_not_called_better() -> None:
     held = VERDICT.model_copy(update={"goal": Goal.NO_REGRESSION, "suspected": ()})
     passed = first_line(summary(held, decision=Decision.PROMOTE))
     assert passed.endswith(
-        "Promote: confirmed regressions: `8`; `v6` shows no regression against its baseline"
+        "Promote: confirmed regressions: `8`; no regression of `v6` against its baseline detected"
     )
     open_ = first_line(summary(held.model_copy(update={"checks": ()})))
     assert open_.endswith(
@@ -354,3 +354,11 @@ def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:
     guard = VERDICT.model_copy(update={"decision": None, "split": "synthetic"})
     text = run_markdown(summary(guard, decision=None))
     assert "### `tau2-retail` · `synthetic`: no harm detected (a guard can only block or discard)" in text
+
+
+def test_changes_of_the_evidence_come_before_every_figure() -> None:
+    lines = ("baseline desk/v0 was saved again: reward 1.000 → 0.125", "suite desk: task 'a' was removed")
+    told = run_markdown(summary(VERDICT, changes=lines)).splitlines()
+    assert told[2:4] == [f"- ⚠️ changed: `{line}`" for line in lines]
+    short = run_markdown(summary(*[VERDICT] * 50, changes=lines), max_bytes=MIN_VERDICT_BYTES)
+    assert short.splitlines()[2] == "⚠️ Changes of tasks, baselines or policies: 2"

@@ -11,7 +11,7 @@ from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunSummary, SuiteSummary, Verdict
-from pytest_trace2evolve.report.conclusion import reason_and_next_step
+from pytest_trace2evolve.report.conclusion import reason_and_next_steps
 from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 from tests.gate.verdicts import judged, of, renamed
 from tests.gate_helpers import Side, lost, side
@@ -19,9 +19,11 @@ from tests.gate_helpers import Side, lost, side
 
 def steps(verdict: Verdict, used: str = "") -> tuple[str, str]:
     suite = SuiteSummary(name="desk", verdicts=(verdict,))
-    return reason_and_next_step(
+    reason, advice, command = reason_and_next_steps(
         RunSummary(candidate="v1", decision=verdict.decision, suites=(suite,), used=used)
     )
+    assert not command, "without the command of a run, nothing can be run again"
+    return reason, advice
 
 
 def losing(records: Side, count: int) -> Side:
@@ -87,10 +89,10 @@ def test_a_missing_judge_is_named(goal: Goal, count: int, n_lost: int) -> None:
         if verdict.decision is not Decision.INCONCLUSIVE:
             continue
         tasks = f"(tasks that need a judge of natural-language assertions: {count})"
-        assert steps(verdict)[1] == f"give --judge MODEL {tasks}"
+        assert steps(verdict)[1] == f"name a judge with --judge {tasks}"
         suite = SuiteSummary(name="desk", verdicts=(verdict,))
         run = RunSummary(candidate="v1", decision=verdict.decision, suites=(suite,), run_id="run")
-        assert reason_and_next_step(run)[1] == f"give --t2e-judge MODEL {tasks}"
+        assert reason_and_next_steps(run)[1] == f"name a judge with --t2e-judge {tasks}"
 
 
 def retail(name: str) -> dict[str, Any]:
@@ -144,7 +146,9 @@ def test_compare_advises_a_judge(
         (tmp_path / f"{name}.json").write_text(json.dumps(retail(name)))
     assert main(["compare", "base.json", "cand.json", "--goal", goal]) == 10
     text = " ".join(capsys.readouterr().out.split())
-    assert "next: give --judge MODEL (tasks that need a judge of natural-language assertions: 38)" in text
+    assert (
+        "todo: name a judge with --judge (tasks that need a judge of natural-language assertions: 38)" in text
+    )
     assert "record the lost" not in text
 
 

@@ -52,6 +52,13 @@ def test_a_narrow_line_goes_without_the_least_first(width: int, line: str) -> No
     assert progress_line(MIDWAY, width) == line
 
 
+def test_the_longest_wait_for_an_answer_is_named_after_a_minute() -> None:
+    waiting = replace(MIDWAY, oldest=("cancel-7", 492.4))
+    assert progress_line(waiting, 200) == f"{COUNTS} (cancel-7 waits 8:12 for an answer){REST}"
+    assert progress_line(replace(waiting, oldest=("cancel-7", 59.0)), 200) == COUNTS + REST
+    assert "waits" not in progress_line(waiting, 120)
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [

@@ -136,7 +136,7 @@ SYNTHETIC = Verdict(
     label=Label.SYNTHETIC,
     suite="support",
     split="synthetic",
-    reason="no harm detected; could have detected a drop of 11 points",
+    reason="no harm detected; a drop of 11 points would have been",
     guard=GuardAnswer.NO_HARM_DETECTED,
     detectable=0.108,
     checks=(reward(PASS, 0.0, 0.5, "reward_drop"), *WATCHED[:2]),
@@ -453,6 +453,12 @@ def test_trials_and_tasks_that_would_settle_a_claim_are_the_next_step() -> None:
         verbosity=-1,
     )
     assert text.splitlines()[-1] == (
-        " next: run 8 trials of each task (320 more simulations, about $12.50) "
-        "or 190 tasks with the current number of trials"
+        " todo: needed: 8 trials of each task on both sides or 190 tasks with the current number of trials"
     )
+
+
+def test_changes_of_the_evidence_come_first() -> None:
+    found, figures = RUNS["discard"]
+    changed_run = found.model_copy(update={"changes": ("baseline support/v0 was removed",)})
+    text = run_report(changed_run, figures, width=80, has_colour=False)
+    assert text.splitlines()[1] == "changed: baseline support/v0 was removed"

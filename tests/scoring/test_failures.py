@@ -59,6 +59,34 @@ def test_the_database_difference_the_missing_call_and_the_missing_text() -> None
     assert (failure.reason, failure.problem, failure.difference_count) == ("", "", 1)
 
 
+CALLS_IN_TEXT = [
+    '<tool_call>{"name": "close_ticket", "arguments": {}}</tool_call>',
+    "[TOOL_CALLS] [close_ticket]",
+    "<|python_tag|>close_ticket()",
+    "<function=close_ticket>{}</function>",
+    "<｜tool▁calls▁begin｜>close_ticket",
+    "<|tool_calls_section_begin|>functions.close_ticket:0",
+    '{"name": "close_ticket", "parameters": {"ticket_id": "T1"}}',
+]
+
+
+@pytest.mark.parametrize("text", CALLS_IN_TEXT)
+def test_text_that_looks_like_a_call_is_named(text: str) -> None:
+    first, *others = explain("close", f"Sure. {text}", text).failed_checks
+    assert first.text == f"text that looks like a call, which nothing executes: {text!r}"
+    assert first.detail == "check the endpoint's parser of tool calls"
+    assert not any("looks like" in check.text for check in others)
+    ended = explain_failure(
+        simulation(trace(text), termination_reason="max_steps"), TASKS["close"], FakeWorld()
+    )
+    assert [check.text for check in ended.failed_checks] == [first.text]
+
+
+@pytest.mark.parametrize("text", ["I call it {name}.", 'The name is {"name": "Ann"}.', "functions: none"])
+def test_other_text_does_not_look_like_a_call(text: str) -> None:
+    assert not any("looks like" in check.text for check in explain("close", text).failed_checks)
+
+
 def test_the_nearest_call_is_the_most_similar_one_of_the_same_tool() -> None:
     failure = explain(
         "note",

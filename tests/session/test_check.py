@@ -139,6 +139,11 @@ def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
         ),
         (
             "pyproject.toml",
+            '[tool.trace2evolve]\nagent = "json:dump_"\n',
+            "pyproject.toml: agent 'json:dump_' cannot be imported: *no 'dump_' (nearest are dump, *); *",
+        ),
+        (
+            "pyproject.toml",
             '[tool.trace2evolve]\nchecks = "no_such_checks"\n',
             "pyproject.toml: checks = 'no_such_checks': the module cannot be imported: *",
         ),

@@ -133,9 +133,14 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(
     usage = json.loads((desk.runs[-1] / "run.json").read_text())
     assert (usage["fresh"], usage["simulations"]["made"]) == (32, 14 + 32)
     (suite,) = ElementTree.parse(desk.root / "report.xml").getroot()
-    assert (suite.get("failures"), suite.get("skipped"), suite.get("errors")) == ("1", "1", "0")
-    (skipped,) = suite.iter("skipped")
-    assert skipped.get("message") == "suspected: reward 0.000: 0 of 2 trials passed"
+    assert (suite.get("failures"), suite.get("skipped"), suite.get("errors")) == ("2", "0", "0")
+    suspected, failed = suite.iter("failure")
+    assert suspected.get("message") == "suspected: reward 0.000: 0 of 2 trials passed"
+    fell = "fell: 2 of 2 passed (user_stop 2) in baseline v0, now 0 of 2 passed (user_stop 2)"
+    assert (fell in (suspected.text or ""), fell in (failed.text or "")) == (True, True)
+    result.stdout.fnmatch_lines(
+        ["=* what broke *=", "desk · close: fell", "    reward 0.000: *", f"    {fell}"]
+    )
 
 
 def test_the_baselines_side_gets_its_own_instruction(desk: DeskProject) -> None:
@@ -164,6 +169,19 @@ def test_a_fall_that_is_unclear_after_the_first_step_gets_a_second(
         result = compared(desk, server, "--t2e-trials=3")
     assert letters(result)["note"] == "FAILED"  # 16 of 16 against 4 of 16
     assert [len(fresh_traces(desk, side)) for side in ("baseline", "candidate")] == [16, 16]
+
+
+def test_a_fall_that_only_the_verdict_confirms_is_no_suspicion(desk: DeskProject, letters: Letters) -> None:
+    """Its p-value, .0234, is above the level of one of four tasks, but the only fallen task has it all."""
+
+    def fails(task: str, quick: bool, trial: int) -> bool:
+        return task == "note" and quick and (trial < 100 or trial % 10_000 in (0, 1, 2, 8))
+
+    with ChatServer(script(fails)) as server:
+        baseline(desk, server)
+        result = compared(desk, server, "--t2e-gate=calibrated")
+    result.stdout.fnmatch_lines(["*regressions *1 fell; 1 confirmed*"])
+    assert letters(result)["note"] == "FAILED"
 
 
 def test_lf_does_not_run_what_was_suspected(desk: DeskProject) -> None:

@@ -185,7 +185,7 @@ def test_a_model_without_tools_is_told_once(project: DeskProject) -> None:
     with ChatServer(SOLVED, tools=False) as server:
         result = live(project, server)
     result.stdout.fnmatch_lines(
-        ["*rejects the request to model 'm': 400 The model 'm' does not support tools.*"]
+        ["*rejects the request to model 'm': unknown error of the endpoint: 400 The model 'm' does not *"]
     )
     assert result.parseoutcomes()["errors"] == 1
 

@@ -328,7 +328,7 @@ def test_a_cassette_of_another_lock_is_development_evidence(
     )
     result.stdout.fnmatch_lines(
         [
-            "heldout decides (not clean evidence):",
+            "heldout decides (not clean evidence: *):",
             "*cassette best.jsonl was not recorded on desk under its lock",
         ]
     )

@@ -170,13 +170,48 @@ def first_answer(domain: str, text: str) -> str:
 
 
 def test_agrees_to_replaces_the_goal_for_proposals() -> None:
-    script = SCRIPTS["hotel"].model_copy(update={"agrees_to": ("upgrade", "suite")})
+    script = SCRIPTS["hotel"].model_copy(update={"agrees_only": ("upgrade", "suite")})
     trace = [
         Message(role="assistant", content=GREETING),
         Message(role="user", content=script.opening),
         Message(role="assistant", content="Would you like me to upgrade you to a suite?"),
     ]
     assert (SlotUser(script).reply(trace).content or "").startswith("Yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "proposal", "agrees"),
+    [
+        ((), "Shall I cancel booking B17?", False),
+        ((), "I will cancel booking B17. Shall I go ahead?", False),
+        ((), "Is your name Ann Lee?", True),
+        ((), "Is your name Bob Ray?", False),
+        (("keep",), "Shall I cancel booking B17?", False),
+        (("keep",), "Shall I keep booking B17 as it is?", True),
+        (("keep",), "Shall I keep booking B18 as it is?", False),
+        (("move",), "I will reschedule B17 to Monday. Is that right?", True),
+        (("move",), "I will cancel B17. Is that right?", False),
+    ],
+)
+def test_a_user_with_words_of_their_own_agrees_to_nothing_else(
+    words: tuple[str, ...], proposal: str, agrees: bool
+) -> None:
+    goal = "I changed my mind: keep booking B17 as it is."
+    script = SlotScript(
+        goal=goal, opening="Cancel booking B17.", knows={"name": "Ann Lee"}, agrees_only=words
+    )
+    assert agrees_to(script, proposal) is agrees
+    if not agrees and "name" not in proposal:
+        trace = [
+            Message(role="user", content="Cancel booking B17."),
+            Message(role="assistant", content=proposal),
+        ]
+        assert SlotUser(script).reply(trace).content == f"No, that is not what I want. {goal}"
+
+
+def test_scripts_of_earlier_versions_are_read() -> None:
+    record = {"kind": "slots", "goal": "g", "opening": "o", "agrees_to": ["hold"]}
+    assert SlotScript.model_validate(record).agrees_only == ("hold",)
 
 
 def test_a_continued_conversation_starts_after_its_history() -> None:

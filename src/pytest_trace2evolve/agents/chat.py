@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
-from pytest_trace2evolve.records.completion import from_completion, rejection_risk, to_wire
+from pytest_trace2evolve.errors import ContextWindowError, ParticipantError, RequestRefusedError
+from pytest_trace2evolve.records.completion import from_completion, provider_fields, rejection_risk, to_wire
 from pytest_trace2evolve.records.message import STOP_MARK, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
@@ -69,6 +69,13 @@ def _wrap_in_tag(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
+MIN_PROMPT_SHARE = 0.95
+"""The share of the earlier prompt's tokens below which a longer conversation was cut.
+
+A gateway that changes the provider counts a few tokens more or less.
+"""
+
+
 class ChatParticipant(ABC):
     """One side of one simulation, played by a model."""
 
@@ -88,6 +95,7 @@ class ChatParticipant(ABC):
         self._tools = tools
         self._trial = trial
         self._tool_choice = tool_choice
+        self._prompt_tokens = 0
 
     @abstractmethod
     def visible_messages(self, history: Sequence[Message]) -> list[dict[str, Any]]:
@@ -111,10 +119,27 @@ class ChatParticipant(ABC):
             if part := rejection_risk(history, self.role):
                 raise ParticipantError(f"the {side}'s model wrote {part}: {error}") from None
             raise
-        message = from_completion(completion, self.role)
+        if not completion.usage.cached_tokens:  # which some gateways leave out of the prompt's
+            self._raise_if_truncated(completion.usage.prompt_tokens, history)
+        message = from_completion(completion, self.role, history)
         if message.text is None and not message.tool_calls:
-            raise ParticipantError(f"the {side}'s model answered with neither text nor a tool call")
+            reason = f" (finish reason {completion.finish_reason!r})" if completion.finish_reason else ""
+            raise ParticipantError(f"the {side}'s model answered with neither text nor a tool call{reason}")
         return message
+
+    def _raise_if_truncated(self, prompt_tokens: int, history: Sequence[Message]) -> None:
+        """Raise `ContextWindowError` if the endpoint has dropped messages from a longer conversation.
+
+        Chat templates may drop the reasoning of earlier turns, so such conversations are not checked.
+        """
+        earlier_tokens, self._prompt_tokens = self._prompt_tokens, prompt_tokens
+        if 0 < prompt_tokens < earlier_tokens * MIN_PROMPT_SHARE and not any(
+            provider_fields(message).keys() - {"id"} for message in history
+        ):
+            raise ContextWindowError(
+                f"the endpoint drops messages that do not fit: the prompt fell from {earlier_tokens} to "
+                f"{prompt_tokens} tokens while the conversation grew"
+            )
 
 
 class ChatAgent(ChatParticipant):

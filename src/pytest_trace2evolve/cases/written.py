@@ -14,9 +14,10 @@ A task in YAML:
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StringConstraints,
@@ -42,6 +43,7 @@ from pytest_trace2evolve.records.task import (
     SlotScript,
     Task,
 )
+from pytest_trace2evolve.scoring.matchers import check_matchers, contains_matcher
 from pytest_trace2evolve.utils.reading import (
     MAX_RECORD_BYTES,
     convert_failures,
@@ -54,6 +56,8 @@ from pytest_trace2evolve.worlds.plain_data import json_key
 
 DRAFT = "draft"
 """The key that marks a draft of `trace2evolve import` that nobody has accepted yet."""
+
+T = TypeVar("T")
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -72,7 +76,15 @@ def _to_call(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-Fact = Annotated[Text, BeforeValidator(_to_text)]
+def _check_matchers(value: T) -> T:
+    check_matchers(value)
+    return value
+
+
+Fact = Annotated[Text, BeforeValidator(_to_text, json_schema_input_type=str | float | bool)]
+ExpectedData = Annotated[dict[str, Any], AfterValidator(_check_matchers)]
+"""Data or arguments, in which matchers may stand for values; see `scoring.matchers`."""
+
 FactName = Annotated[str, StringConstraints(pattern=r"[^\W_]")]
 SaidText = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"[^\s,]")]
 """A text that is not empty without its commas, which scoring leaves out."""
@@ -82,7 +94,16 @@ class ExpectedCall(Record):
     """A call that the agent must or must not make; without arguments, it stands for any call of the tool."""
 
     name: Text
-    arguments: dict[str, Any] | None = None
+    arguments: ExpectedData | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the arguments are given, each with one value."""
+        return self.arguments is not None and not contains_matcher(self.arguments)
+
+
+WrittenCall = Annotated[ExpectedCall, BeforeValidator(_to_call, json_schema_input_type=ExpectedCall | str)]
+"""A call, or the name of a tool."""
 
 
 class WrittenUser(Record):
@@ -93,14 +114,15 @@ class WrittenUser(Record):
         opening: The user's first message; by default the goal.
         knows: The facts that the user tells if the agent asks for them, by name.
         style: How the user writes, for a model that plays the user.
-        agrees_to: Words of proposals that the user agrees to; by default the words of the goal.
+        agrees_to: Words of proposals that the user agrees to, and no others; none if the list is empty. By
+            default the words of the goal.
     """
 
     goal: Text
     opening: Text | None = None
     knows: dict[FactName, Fact] = Field(default_factory=dict)
     style: str = ""
-    agrees_to: tuple[Text, ...] = ()
+    agrees_to: tuple[Text, ...] | None = None
 
 
 class Expectation(Record):
@@ -108,17 +130,18 @@ class Expectation(Record):
 
     Attributes:
         data: The expected changes of the database; an empty mapping means that nothing may change. Without
-            `data`, the database must equal the one after `calls` if every call has arguments, as in τ².
+            `data`, the database must equal the one after `calls` if every call has arguments without
+            matchers, as in τ².
         calls: Calls that the agent must make.
         says: Texts that the agent must say; case does not matter.
         not_calls: Calls that the agent must not make.
         judged: Statements that a judge must find true (`--t2e-judge`).
     """
 
-    data: dict[str, Any] | None = None
-    calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] | None = None
+    data: ExpectedData | None = None
+    calls: tuple[WrittenCall, ...] | None = None
     says: tuple[SaidText, ...] = ()
-    not_calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] = ()
+    not_calls: tuple[WrittenCall, ...] = ()
     judged: tuple[Text, ...] = ()
 
     @field_validator("data", "calls", "says", "not_calls", "judged", mode="before")
@@ -169,7 +192,7 @@ class WrittenTask(Record):
             goal=self.user.goal,
             opening=self.user.opening or self.user.goal,
             knows=self.user.knows,
-            agrees_to=self.user.agrees_to,
+            agrees_only=self.user.agrees_to,
         )
         scenario = {
             "instructions": {
@@ -197,12 +220,8 @@ class WrittenTask(Record):
         expect = self.expect
         calls = expect.calls or ()
         basis = []
-        # The database after the calls is known only if every call has its arguments.
-        if (
-            expect.data is None
-            and expect.calls is not None
-            and all(call.arguments is not None for call in calls)
-        ):
+        # The database after the calls is known only if every call has its arguments, each with one value.
+        if expect.data is None and expect.calls is not None and all(call.is_exact for call in calls):
             basis.append(RewardBasis.DB)
         if expect.data is not None:
             basis.append(RewardBasis.ENV_ASSERTION)

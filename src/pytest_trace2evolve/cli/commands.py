@@ -71,10 +71,26 @@ SCORE = Command(
     ("trace2evolve score runs/retail.json", "trace2evolve score runs/*.json.gz --json"),
     "gate:score",
     (
-        path_option("files", "FILE", "results files or folders", nargs="+"),
+        text_option("files", "RUN", "run ids or their beginnings, results files or folders", nargs="+"),
         JSON_OPTION,
         PROVIDER_OPTION,
         *JUDGE_OPTIONS,
+    ),
+)
+
+GATE = Command(
+    "gate",
+    "gate what differs from a commit: candidates, agent, tasks",
+    (
+        "trace2evolve gate --against main --dry-run",
+        "trace2evolve gate --against origin/main --output out -- --t2e-model gpt-4.1-mini -n 2",
+    ),
+    "gate:gate",
+    (
+        text_option("--against", "COMMIT", "the commit or branch to merge into", required=True),
+        path_option("--output", "DIR", "folder for a run, a summary and a JUnit file of each candidate"),
+        text_option("arguments", "-- OPTION", "options for each pytest session", nargs="*"),
+        flag_option("--dry-run", "print the plan only"),
     ),
 )
 
@@ -87,13 +103,16 @@ COMPARE = Command(
     ),
     "gate:compare",
     (
-        path_option(
-            "sides", "BASELINE CANDIDATE", "results files, folders, or names of saved baselines", nargs="*"
+        text_option(
+            "sides",
+            "BASELINE CANDIDATE",
+            "run ids, names of saved baselines, results files or folders",
+            nargs="*",
         ),
-        path_option(
+        text_option(
             "--baseline-results", "FILE", "results file of the baseline (repeatable)", action="append"
         ),
-        path_option(
+        text_option(
             "--candidate-results", "FILE", "results file of the candidate (repeatable)", action="append"
         ),
         POLICY_OPTION,
@@ -122,7 +141,9 @@ CALIBRATE = Command(
     ),
     "gate:calibrate",
     (
-        path_option("results", "RESULTS", "recorded trials of one agent", nargs="+"),
+        text_option(
+            "results", "RESULTS", "trials of one agent: run ids, saved baselines or files", nargs="+"
+        ),
         text_option("--policy", None, "gate policy (repeatable; default: all)", action="append"),
         integer_option(
             "--trials",
@@ -172,6 +193,7 @@ POWER = Command(
         number_option("--rate", "P", "the agent's mean success rate"),
         number_option("--spread", "S", "standard deviation of the success rate over tasks"),
         POLICY_OPTION,
+        SUITE_OPTION,
         MARGIN_OPTION,
         number_option("--alpha", "A", "significance level of the policy"),
         flag_option("--live", "also simulate the reruns of a live run"),
@@ -374,7 +396,11 @@ COMMENT = Command(
     ),
     "evidence:comment",
     (
-        path_option("file", "FILE", "summary written by pytest --t2e-summary FILE.json"),
+        path_option(
+            "file",
+            "FILE",
+            "summary written by pytest --t2e-summary FILE.json, or the folder of gate --output",
+        ),
         text_option("--repo", "OWNER/NAME", "repository (default: GITHUB_REPOSITORY)"),
         ExclusiveOptions(
             (
@@ -466,10 +492,27 @@ SERVE = Command(
     ),
 )
 
+DOCTOR = Command(
+    "doctor",
+    "find out what works, is ignored or is refused at an endpoint",
+    ("trace2evolve doctor --model qwen3-8b --base-url http://127.0.0.1:8000/v1",),
+    "doctor:run",
+    (
+        text_option("--model", "MODEL", "name of the model at the endpoint", required=True),
+        text_option("--base-url", "URL", "the endpoint (default: OPENAI_BASE_URL)"),
+        text_option(
+            "--api-key-env",
+            "NAME",
+            "environment variable that holds the API key (default: OPENAI_API_KEY)",
+            default="OPENAI_API_KEY",
+        ),
+    ),
+)
+
 COMMANDS = {
-    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
+    "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
     "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
-    "serve": (SERVE,),
+    "serve": (SERVE, DOCTOR),
 }
 """All commands by group, in the order of the help."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
-from pytest_trace2evolve.errors import ConfigError, GitHubError
+from pytest_trace2evolve.errors import CaseError, ConfigError, GitHubError
 from pytest_trace2evolve.records.task_revision import revision_name
-from pytest_trace2evolve.utils.files import find_root
+from pytest_trace2evolve.utils.files import find_root, is_inside
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -21,9 +21,15 @@ TOKEN_VAR = "GITHUB_TOKEN"
 
 
 def lock(options: argparse.Namespace) -> int:
-    """Write `suites.lock`."""
+    """Write `suites.lock`, unless a written task names a tool or an argument that does not exist."""
+    from pytest_trace2evolve.session.call_checks import find_call_problems
+
     project = project_of(options)
-    new_lock = project.renew_lock(project.open_worlds(), options.suites)
+    worlds = project.open_worlds()
+    for name in options.suites or project.suite_names:
+        for path, problem in find_call_problems(project, project.suite(name), worlds):
+            raise CaseError(f"{path}: {problem}")
+    new_lock = project.renew_lock(worlds, options.suites)
     for name, locked_suite in new_lock.suites.items():
         splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked_suite.splits.items())
         version = f" {locked_suite.provider_version}" if locked_suite.provider_version else ""
@@ -194,39 +200,61 @@ def _repair_ledger(project_ledger: "ProjectLedger", *, is_confirmed: bool) -> in
     return 0
 
 
+MAX_SUMMARIES = 20
+"""The maximum number of comments of one command, because a folder may come from a stranger's run."""
+
+
 def comment(options: argparse.Namespace) -> int:
-    """Post a run's report as a comment on its pull request, or update that comment."""
+    """Post reports as comments on a pull request, or update these comments."""
     from pytest_trace2evolve.report.github_comment import API_URL, GitHub, post_summary
     from pytest_trace2evolve.report.summary import read_summary
 
     if options.head and not options.sha:
         raise ConfigError("--head needs --sha, because a branch can move; give the commit that was evaluated")
-    summary = read_summary(options.file)
+    summaries = {key: read_summary(path) for key, path in _summary_paths(options.file, options.key).items()}
+    if not summaries:
+        if not options.best_effort:
+            raise ConfigError(f"{options.file} contains no summary; name the folder of gate --output")
+        print(f"no comment: {options.file} contains no summary")
+        return 0
     repository = options.repo or os.environ.get("GITHUB_REPOSITORY")
     if not repository:
         raise ConfigError("no repository is named; give --repo OWNER/NAME or set GITHUB_REPOSITORY")
-    try:
-        token = os.environ.get(TOKEN_VAR)
-        if not token:
-            raise GitHubError(f"{TOKEN_VAR} is not set; set it to a token that can write to pull requests")
-        posted_comment = post_summary(
-            GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL),
-            summary,
-            pull_request=options.pr and int(options.pr),
-            branch=options.head,
-            sha=options.sha,
-            key=options.key,
-            author=options.author,
-            run_url=options.run_url,
-            is_untrusted=options.untrusted,
-        )
-    except GitHubError as error:
-        if not options.best_effort:
-            raise
-        print(f"trace2evolve: no comment: {error}; see the job's summary instead", file=sys.stderr)
-        return 0
-    if posted_comment is None:
-        print(f"no comment: no open pull request has {options.head} at {options.sha}")
-    else:
-        print(f"comment {'created' if posted_comment.is_new else 'updated'}: {posted_comment.url}")
+    for key, summary in summaries.items():
+        try:
+            token = os.environ.get(TOKEN_VAR)
+            if not token:
+                raise GitHubError(
+                    f"{TOKEN_VAR} is not set; set it to a token that can write to pull requests"
+                )
+            posted_comment = post_summary(
+                GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL),
+                summary,
+                pull_request=options.pr and int(options.pr),
+                branch=options.head,
+                sha=options.sha,
+                key=key,
+                author=options.author,
+                run_url=options.run_url,
+                is_untrusted=options.untrusted,
+            )
+        except GitHubError as error:
+            if not options.best_effort:
+                raise
+            print(f"trace2evolve: no comment: {error}; see the job's summary instead", file=sys.stderr)
+            return 0
+        if posted_comment is None:
+            print(f"no comment: no open pull request has {options.head} at {options.sha}")
+        else:
+            print(f"comment {'created' if posted_comment.is_new else 'updated'}: {posted_comment.url}")
     return 0
+
+
+def _summary_paths(path: Path, key: str | None) -> dict[str | None, Path]:
+    """Return the paths of a summary, or of those in a folder, by the keys of their comments."""
+    if not path.is_dir():
+        return {key: path}
+    paths = [file for file in sorted(path.glob("*/summary.json")) if is_inside(file, path)]
+    if len(paths) > MAX_SUMMARIES:
+        raise ConfigError(f"{path} contains {len(paths)} summaries, more than {MAX_SUMMARIES}; name one file")
+    return {"/".join(filter(None, (key, file.parent.name))): file for file in paths}

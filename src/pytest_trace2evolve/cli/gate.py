@@ -1,7 +1,12 @@
-"""The commands that evaluate evidence given as files: compare, calibrate, power and score."""
+"""The commands that gate a change, and those that evaluate evidence given as files, such as compare."""
 
 import argparse
 import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +18,79 @@ from pytest_trace2evolve.cli.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.utils.crashes import EXIT_CRASH
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.power import Agent
     from pytest_trace2evolve.project.project import Project
+    from pytest_trace2evolve.records.verdict import Estimand
+
+
+def gate(options: argparse.Namespace) -> int:
+    """Gate everything that differs from a commit, and return the exit status of the worst verdict."""
+    from pytest_trace2evolve.session.gate_plan import plan_gate
+
+    project = project_of(options)
+    stamp = f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"
+    folder = Path.cwd() / (options.output or project.root / ".trace2evolve" / "gate" / stamp)
+    plan = plan_gate(project, options.against, options.arguments)
+    for note in plan.notes:
+        print(f"note: {sanitize_line(note)}")
+    if not plan.commands:
+        print(f"nothing that a run depends on differs from commit {plan.commit[:12]}")
+    for candidate, command in plan.commands.items():
+        print(f"{candidate} differs from commit {plan.commit[:12]}: {', '.join(plan.reasons[candidate])}")
+        print(f"  {shlex.join(command)}")
+    sys.stdout.flush()
+    if options.dry_run:
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    statuses = {
+        candidate: _gate_candidate(
+            candidate, command, project.root, folder / candidate, keeps_run=options.output is None
+        )
+        for candidate, command in plan.commands.items()
+    }
+    for candidate, status in statuses.items() if len(statuses) > 1 else ():
+        print(f"{candidate}: exit status {status}")
+    return max(statuses.values(), key=_rank, default=0)
+
+
+def _rank(status: int) -> int:
+    """Return the rank of an exit status, the worst last. No verdict is worse than any verdict."""
+    return (0, 10, 1).index(status) if status in (0, 10, 1) else 3
+
+
+def _gate_candidate(
+    candidate: str, command: Sequence[str], root: Path, folder: Path, *, keeps_run: bool
+) -> int:
+    """Run the session of a candidate, write its results to a folder, and return its exit status.
+
+    If `keeps_run` is set, the run itself stays in its usual folder.
+    """
+    from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunSummary
+    from pytest_trace2evolve.report.summary import read_summary, write_summary
+
+    folder.mkdir(exist_ok=True)
+    summary_path = folder / "summary.json"
+    summary_path.unlink(missing_ok=True)
+    outputs = [f"--t2e-summary={summary_path}", f"--t2e-summary={folder / 'summary.md'}"]
+    outputs += [f"--junitxml={folder / 'junit.xml'}"]
+    outputs += [] if keeps_run else [f"--t2e-run-folder={folder / 'run'}"]
+    with subprocess.Popen([sys.executable, "-m", *command, *outputs], cwd=root) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # the session is interrupted too, and stores what it has measured
+            process.wait()
+            raise
+    if not summary_path.exists():
+        status = status if status > 1 else EXIT_CRASH
+        trouble = f"the run ended before its verdict (exit status {status}): see its output"
+        write_summary(summary_path, RunSummary(candidate=candidate, trouble=trouble))
+    elif status <= 1 and read_summary(summary_path).decision is None:
+        status = EXIT_STATUS[Decision.INCONCLUSIVE]
+    return status
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -24,14 +98,19 @@ def compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
     from pytest_trace2evolve.report.verdict import comparison_text
     from pytest_trace2evolve.session.compare import compare
+    from pytest_trace2evolve.session.traces import find_evidence
 
     baseline, candidate = _parse_sides(options)
     if options.split and not options.suite:
         raise ConfigError("--split needs --suite; name the suite of the split")
     project = project_of(options) if options.suite else nearest_project(options)
+    baseline_paths, candidate_paths = (
+        [find_evidence(name, project, Path.cwd(), options.suite) for name in side]
+        for side in (baseline, candidate)
+    )
     comparison = compare(
-        [_baseline_path(path, project) for path in baseline],
-        [_baseline_path(path, project) for path in candidate],
+        baseline_paths,
+        candidate_paths,
         worlds_of(project),
         policy=options.policy,
         goal=Goal(options.goal),
@@ -50,23 +129,15 @@ def compare(options: argparse.Namespace) -> int:
     return EXIT_STATUS[comparison.verdict.decision]
 
 
-def _baseline_path(path: Path, project: "Project | None") -> Path:
-    """Return an existing path unchanged; otherwise, return the saved baseline of this name, if any."""
-    if project is None or path.exists():
-        return path
-    stored_path = project.baselines_folder / f"{path}.json"
-    return stored_path if stored_path.is_file() else path
-
-
-def _parse_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
-    """Return the paths of the baseline and the candidate, from positional arguments or from options."""
-    positional_paths = list(options.sides)
+def _parse_sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the names of the baseline and the candidate, from positional arguments or from options."""
+    positional_names = list(options.sides)
     baseline, candidate = list(options.baseline_results or ()), list(options.candidate_results or ())
-    if not baseline and positional_paths:
-        baseline = [positional_paths.pop(0)]
-    if not candidate and positional_paths:
-        candidate = [positional_paths.pop(0)]
-    if not baseline or not candidate or positional_paths:
+    if not baseline and positional_names:
+        baseline = [positional_names.pop(0)]
+    if not candidate and positional_names:
+        candidate = [positional_names.pop(0)]
+    if not baseline or not candidate or positional_names:
         raise ConfigError(
             "expected BASELINE and CANDIDATE, or --baseline-results FILE… and --candidate-results FILE…"
         )
@@ -77,6 +148,7 @@ def calibrate(options: argparse.Namespace) -> int:
     """Print the error rates of each policy on recorded trials."""
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
+    from pytest_trace2evolve.session.traces import find_evidence
 
     settings = CalibrationSettings(
         policies=tuple(options.policy or ()),
@@ -90,7 +162,7 @@ def calibrate(options: argparse.Namespace) -> int:
     check_plot(options.plot)
     project = nearest_project(options)
     calibration = calibrate_files(
-        options.results,
+        [find_evidence(name, project, Path.cwd()) for name in options.results],
         worlds_of(project),
         settings,
         project=project,
@@ -115,7 +187,8 @@ def show_power(options: argparse.Namespace) -> int:
 
     if options.alpha is not None and not 0 < options.alpha < 0.5:
         raise ConfigError(f"--alpha {options.alpha:g}: must be between 0 and 0.5")
-    policy = find_policy(options.policy or "calibrated", nearest_project(options))
+    project = project_of(options) if options.suite else nearest_project(options)
+    policy = find_policy(options.policy or "calibrated", project).for_suite(_estimand(options, project))
     adjusted_policy = policy_to_calibrate(policy, margin=options.margin, alpha=options.alpha)
     plan = Plan(
         agent=_parse_agent(options),
@@ -133,6 +206,18 @@ def show_power(options: argparse.Namespace) -> int:
     result = simulate_power(plan)
     print(json.dumps(power_json(plan, result), indent=2) if options.json else power_text(plan, result))
     return 0
+
+
+def _estimand(options: argparse.Namespace, project: "Project | None") -> "Estimand":
+    """Return the estimand of the suite that the options name, or of all suites of the project."""
+    from pytest_trace2evolve.records.verdict import Estimand
+
+    names = () if project is None else [options.suite] if options.suite else project.suite_names
+    estimands = {name: project.suite(name).estimand_of(options.trials) for name in names if project}
+    if len(set(estimands.values())) > 1:
+        listed = ", ".join(f"{name} {estimand.value}" for name, estimand in estimands.items())
+        raise ConfigError(f"the suites have different estimands ({listed}); name one with --suite")
+    return next(iter(estimands.values()), Estimand.TASKS)
 
 
 def _parse_agent(options: argparse.Namespace) -> "Agent":
@@ -174,11 +259,13 @@ def score(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.evidence import score_json, score_tables
     from pytest_trace2evolve.session.evidence_sources import rescore_files
     from pytest_trace2evolve.session.trace_checks import plan_trace_checks
+    from pytest_trace2evolve.session.traces import find_evidence
 
     project, judge = nearest_project(options), judge_of(options)
     trace_checks = plan_trace_checks(
         {} if project is None else project.extensions.trace_checks, project, judge
     )
-    scored_files = rescore_files(options.files, worlds_of(project), options.provider, judge, trace_checks)
+    paths = [find_evidence(name, project, Path.cwd()) for name in options.files]
+    scored_files = rescore_files(paths, worlds_of(project), options.provider, judge, trace_checks)
     print(json.dumps(score_json(scored_files), indent=2) if options.json else score_tables(scored_files))
     return 0

@@ -52,8 +52,12 @@ REVIEW = Command(
     "imports:review_drafts",
     (
         path_option("drafts", "DRAFTS", "file of drafts that trace2evolve import wrote"),
-        text_option("--accept", "ID", "accept these drafts: ids, or the starts of ids", nargs="+"),
-        text_option("--reject", "ID", "reject these drafts: ids, or the starts of ids", nargs="+"),
+        text_option(
+            "--accept", "ID", "accept these drafts: ids, or the starts of ids", nargs="+", action="extend"
+        ),
+        text_option(
+            "--reject", "ID", "reject these drafts: ids, or the starts of ids", nargs="+", action="extend"
+        ),
         path_option("--into", "FILE", "task file (.yaml or .jsonl) to which accepted drafts are added"),
     ),
 )

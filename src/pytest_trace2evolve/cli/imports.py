@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.errors import ConfigError, LogError
+from pytest_trace2evolve.errors import CaseError, ConfigError, LogError
 from pytest_trace2evolve.utils.files import find_root, real_path
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
@@ -15,19 +15,26 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.importing.conversation import Conversation
     from pytest_trace2evolve.importing.redact import Patterns
     from pytest_trace2evolve.importing.review import DraftsFile
+    from pytest_trace2evolve.records.protocols import World
 
 
 def import_log(options: argparse.Namespace) -> int:
     """Draft tasks from the conversations of a log, with personal data replaced."""
     from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
     from pytest_trace2evolve.importing.redact import Redactor
-    from pytest_trace2evolve.importing.review import drafts_text, write_drafts
+    from pytest_trace2evolve.importing.review import draft_problem, drafts_text, find_world, write_drafts
 
     patterns = _load_patterns(options)
     log_format, conversations, n_damaged, n_repeated = _read_log(options)
     redactor = Redactor(patterns)
     settings = DraftSettings(options.file.name, log_format, options.until, options.all_calls)
-    drafts = drafts_of(conversations, redactor, settings)
+    world = find_world(find_root(options.root or Path.cwd()))
+    drafts = drafts_of(conversations, redactor, settings, world)
+    n_problems = 0
+    for draft in drafts:
+        if problem := draft_problem(draft, "not accepted yet", world):
+            n_problems += 1
+            draft["draft"]["notes"].append(problem)
     out_path = options.out or _default_out_path(options, drafts[0]["draft"]["source"])
     is_printed = str(out_path) == "-"
     if is_printed:
@@ -44,6 +51,8 @@ def import_log(options: argparse.Namespace) -> int:
     report(
         f"{place}: {len(drafts)} drafts of format {log_format}; replaced: {', '.join(counts) or 'nothing'}"
     )
+    if n_problems:
+        report(f"cannot be accepted yet: {n_problems} of {len(drafts)} drafts, whose notes say why")
     if n_damaged:
         report(f"left out: {n_damaged} damaged conversations")
     if n_repeated:
@@ -115,11 +124,12 @@ def review_drafts(options: argparse.Namespace) -> int:
 
     If no draft is named, ask about each draft, or list the drafts if there is no terminal.
     """
-    from pytest_trace2evolve.importing.review import read_drafts, review
+    from pytest_trace2evolve.importing.review import find_world, read_drafts, review
 
+    world = find_world(find_root(options.root or Path.cwd()), options.into)
     accepted_ids, rejected_ids = options.accept or [], options.reject or []
     if accepted_ids or rejected_ids:
-        n_accepted, n_rejected = review(options.drafts, options.into, accepted_ids, rejected_ids)
+        n_accepted, n_rejected = review(options.drafts, options.into, accepted_ids, rejected_ids, world)
         n_left = len(read_drafts(options.drafts).drafts)
         accepted_text = f"{n_accepted} accepted into {options.into}" if n_accepted else "0 accepted"
         print(f"{options.drafts}: {accepted_text}, {n_rejected} rejected, {n_left} left")
@@ -133,7 +143,7 @@ def review_drafts(options: argparse.Namespace) -> int:
         return 0
     if options.into is None:
         raise ConfigError("name the file of tasks with --into FILE, as in --into tasks.yaml")
-    return _ask_about_drafts(file, options.into)
+    return _ask_about_drafts(file, options.into, world)
 
 
 def _print_drafts(file: "DraftsFile") -> None:
@@ -145,8 +155,11 @@ def _print_drafts(file: "DraftsFile") -> None:
     print(f"{len(file.drafts)} drafts; accept or reject with --accept ID… --into FILE, --reject ID…")
 
 
-def _ask_about_drafts(file: "DraftsFile", into: Path) -> int:
-    """Show each draft, and ask whether to accept or reject it. Every answer is saved immediately."""
+def _ask_about_drafts(file: "DraftsFile", into: Path, world: "World | None") -> int:
+    """Show each draft, and ask whether to accept or reject it. Every answer is saved immediately.
+
+    A draft that cannot be accepted stays, and the reason is printed.
+    """
     from pytest_trace2evolve.importing.review import review
 
     counts = {"a": 0, "r": 0, "s": 0}
@@ -164,10 +177,14 @@ def _ask_about_drafts(file: "DraftsFile", into: Path) -> int:
                 answer = "q"
         if answer == "q":
             break
-        counts[answer] += 1
         if answer == "a":
-            review(file.path, into, accept=[task_id])
-        elif answer == "r":
+            try:
+                review(file.path, into, accept=[task_id], world=world)
+            except CaseError as error:
+                print(sanitize_line(f"trace2evolve: {error}", 2000))
+                answer = "s"
+        counts[answer] += 1
+        if answer == "r":
             review(file.path, into, reject=[task_id])
     n_left = len(file.drafts) - counts["a"] - counts["r"]
     print(f"{file.path}: {counts['a']} accepted into {into}, {counts['r']} rejected, {n_left} left")

@@ -238,7 +238,8 @@ class _TraceFilter:
         """Say which traces were omitted, and why."""
         return [
             f"{count} traces of split {split!r} are left out: "
-            "the split decides or guards, so nothing may be learned from it"
+            "the split decides or guards, so nothing may be learned from it "
+            f"(--include-sealed {split} reads them, and the ledger records it)"
             for split, count in self._omitted_counts.items()
         ]
 

@@ -31,6 +31,7 @@ from typing import Any, Literal, NoReturn, TextIO
 
 from pytest_trace2evolve.engine.agent_code import MAX_FRAMES, MAX_MESSAGE_LENGTH, is_network_error
 from pytest_trace2evolve.engine.process_tree import MARK, adopt_orphans, kill_tree
+from pytest_trace2evolve.utils.import_path import find_attribute
 
 MAX_TEXT = 1_000_000
 """The largest number of characters of one reply."""
@@ -373,11 +374,10 @@ def import_path(path: str, folder: str | None = None) -> Any:
     value = importlib.import_module(module)
     if folder is not None:
         _check_folder(module, folder)
-    for part in name.split("."):
-        try:
-            value = getattr(value, part)
-        except AttributeError:
-            raise UnusableResultError(f"module {module!r} has no {name!r}") from None
+    try:
+        value = find_attribute(value, module, name)
+    except LookupError as error:
+        raise UnusableResultError(str(error)) from None
     if not callable(value):
         kind = type(value).__name__
         raise UnusableResultError(f"it is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a function")

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS run (
     stopped TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
     calls INTEGER NOT NULL DEFAULT 0, prompt_tokens INTEGER NOT NULL DEFAULT 0,
     cached_tokens INTEGER NOT NULL DEFAULT 0, completion_tokens INTEGER NOT NULL DEFAULT 0,
-    cost REAL NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL DEFAULT 0
+    cost REAL NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL DEFAULT 0, unmetered INTEGER NOT NULL DEFAULT 0
 );
 """
 
@@ -66,12 +66,22 @@ class Account:
             self._database.close()
 
     def spend(self, usage: Usage) -> None:
-        """Add the usage of a model's successful answer."""
+        """Add the usage of a model's successful answer.
+
+        An answer without usage stops a run whose tokens or cost are limited.
+        """
+        is_unmetered = bool(usage.calls and not usage.tokens and not usage.cost)
+        if is_unmetered and self.budgets.limits_usage:
+            self.stop(
+                "a model's endpoint reports no usage, so --t2e-max-tokens and --t2e-max-cost cannot be kept; "
+                "leave them out, or limit the run by --t2e-max-minutes",
+                EndpointError,
+            )
         with self._lock:
             self._database.execute(
                 "UPDATE run SET calls = calls + ?, prompt_tokens = prompt_tokens + ?,"
                 " cached_tokens = cached_tokens + ?, completion_tokens = completion_tokens + ?,"
-                " cost = cost + ?, unpriced = unpriced + ?",
+                " cost = cost + ?, unpriced = unpriced + ?, unmetered = unmetered + ?",
                 (
                     usage.calls,
                     usage.prompt_tokens,
@@ -79,6 +89,7 @@ class Account:
                     usage.completion_tokens,
                     usage.cost or 0.0,
                     int(usage.cost is None),
+                    int(is_unmetered),
                 ),
             )
 
@@ -183,6 +194,11 @@ class Account:
             completion_tokens=completion,
             cost=None if unpriced else cost,
         )
+
+    @property
+    def unmetered_calls(self) -> int:
+        """The number of answers without usage."""
+        return int(self._read_column("unmetered"))
 
     def shortage(self, expected_usage: Usage, reserved_usage: Usage) -> str:
         """Describe the budget that is too small for one more simulation; empty if all budgets suffice.

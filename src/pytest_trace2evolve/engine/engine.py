@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Engine:
         self._reservations = _Reservations()
         self._lost_simulations: dict[str, Simulation] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._journals: dict[str, tuple[str, Journal]] = {}
         self._state_changed = asyncio.Event()
         self._fresh_by_purpose: dict[str, int] = {}
 
@@ -143,8 +145,15 @@ class Engine:
     def totals(self) -> RunTotals:
         """The totals of the run so far; may be called from another thread."""
         states = Counter(self._states.copy().values())
+        waits = {(journal.changed_at, task) for task, journal in self._journals.copy().values()}
+        since, task = min(waits, default=(time.monotonic(), ""))
         return RunTotals(
-            dict(states), self.account.usage, self.account.seconds, sum(self._fresh_by_purpose.values())
+            dict(states),
+            self.account.usage,
+            self.account.seconds,
+            sum(self._fresh_by_purpose.values()),
+            task,
+            time.monotonic() - since,
         )
 
     async def _make_unstored(self, job: Job) -> Simulation:
@@ -204,12 +213,15 @@ class Engine:
                 is_declared = True
 
         with journal:
+            self._journals[location.key] = job.assignment.task.id, journal
             try:
                 async with asyncio.timeout(self.account.seconds_left):
                     simulation = await self._simulate(job.assignment, journal, declare)
             except TimeoutError:
                 self.account.raise_if_stopped()
                 raise
+            finally:
+                del self._journals[location.key]
             # In a thread, because a flush to the disk would block every other conversation.
             return await asyncio.to_thread(self._store_simulation, job, location, simulation, journal)
 

@@ -168,6 +168,7 @@ class Child:
 
         Raises:
             AgentCodeError: the agent raised an exception, did not answer in time, or ended the process.
+            ContextWindowError: the agent has failed, because its conversation does not fit its model.
             InfrastructureError: the model or a service did not answer, the module cannot be imported any
                 more, or another program killed the process.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
@@ -176,14 +177,14 @@ class Child:
         try:
             event = await self._exchange(request, exchange)
         except AgentCodeError:
-            exchange.raise_if_unanswered()
+            exchange.raise_if_unanswered(has_failed=True)
             raise
         self.is_waiting = event["event"] == "failed"
         if exchange.failure is not None:
             raise exchange.failure
         if event["event"] == "failed" and event.get("stage") == "import":
             raise InfrastructureError(f"{self._function.path} cannot be imported: {_error_text(event)}")
-        exchange.raise_if_unanswered()
+        exchange.raise_if_unanswered(has_failed=event["event"] == "failed")
         if event["event"] == "failed":
             if event["network"]:
                 raise InfrastructureError(f"the agent could not reach a service: {_error_text(event)}")

@@ -209,9 +209,12 @@ class HttpAgent(OwnAgent):
                 await answer_task
             raise exchange.failure
         try:
-            return await answer_task
-        finally:
-            exchange.raise_if_unanswered()  # even if the agent answered, or failed by itself
+            answer = await answer_task
+        except (AgentCodeError, InfrastructureError):
+            exchange.raise_if_unanswered(has_failed=True)
+            raise
+        exchange.raise_if_unanswered()  # even if the agent answered
+        return answer
 
     async def _post(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -11,43 +11,47 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h11
 import httpx2
 
+from pytest_trace2evolve.engine.proxied_answers import (
+    STREAM_TYPE,
+    answer_fault,
+    is_complete,
+    is_full,
+    parse_object,
+    usage_of_answer,
+    without_usage_event,
+)
 from pytest_trace2evolve.errors import (
     BudgetError,
+    ContextWindowError,
     EndpointError,
     InfrastructureError,
     StorageError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.models.api import is_failed
+from pytest_trace2evolve.models.api_errors import ApiError, Outcome, read_error
 from pytest_trace2evolve.models.prices import PRICES_NAME, Price
-from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
+from pytest_trace2evolve.models.settings import DEFAULT_ENDPOINT, ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import (
     NO_USAGE,
     Answer,
     HttpAnswer,
     JournalEntry,
     Usage,
-    parse_cached_tokens,
-    parse_dollars,
-    parse_token_count,
 )
 from pytest_trace2evolve.records.protocols import AnswerStore, Journal, Meter
 from pytest_trace2evolve.utils.canonical import digest, digest_text, storable_text
 from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, tls_context
 from pytest_trace2evolve.utils.http_server import JSON_TYPE, Connection, RequestLimitError
 from pytest_trace2evolve.utils.secrets import Secrets
-
-DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 
 PLACEHOLDER_KEY = "key-of-the-proxy"
 """The API key in a child's environment. The proxy replaces it, so the agent never sees the real key."""
@@ -58,18 +62,6 @@ MAX_REQUEST_BYTES = 64 << 20
 MAX_CONNECT_ATTEMPTS = 3
 """Failed connections after which an endpoint that never answered counts as unreachable."""
 
-FATAL_STATUSES = frozenset({401, 402, 403})
-"""Statuses that every further request would get."""
-
-FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
-"""Codes in an error's body that every further request would get."""
-
-RETRY_STATUSES = frozenset({408, 409, 425, 429})
-"""Client-error statuses that a client retries, in addition to every status from 500."""
-
-MAX_ERROR_TEXT = 300
-"""The largest number of characters of an endpoint's error that are shown."""
-
 MAX_MODEL_NAME = 200
 """The largest number of characters of a model's name that are recorded."""
 
@@ -79,14 +71,10 @@ _REJECTED = 403
 _INVALID = 400
 """The status of a request that is not JSON; clients do not retry it."""
 
-_STREAM = "text/event-stream"
-
-_CHAT, _RESPONSES = "/chat/completions", "/responses"
+_CHATS = _CHAT, _RESPONSES = "/chat/completions", "/responses"
 
 _PAYLOADS = {_CHAT: "choices", "/completions": "choices", _RESPONSES: "output", "/embeddings": "data"}
 """The list that an answer must contain, by the path of the API."""
-
-_NO_MESSAGE = "a choice has no message, or an error"
 
 _OWN_HEADERS = frozenset(
     """
@@ -96,7 +84,7 @@ _OWN_HEADERS = frozenset(
 )
 """Headers of the agent's client that are not passed on: they belong to the connection, or hold a key."""
 
-_PASSED_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry", "x-request-id"})
+_PASSED_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-request-id"})
 """Headers of an answer that are passed on."""
 
 
@@ -132,7 +120,7 @@ class Exchange:
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     repeats: dict[str, set[int]] = field(default_factory=dict)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _outages: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _faults: dict[str, tuple[float, InfrastructureError | ContextWindowError]] = field(default_factory=dict)
 
     def take_usage(self) -> tuple[Usage, float, bool]:
         """Return usage and seconds since the last `take_usage`, and whether all answers were stored ones."""
@@ -160,26 +148,32 @@ class Exchange:
     @property
     def outage(self) -> str:
         """The failure of a request that has had no answer since; empty if there is none."""
-        return next((text for _, text in self._outages.values()), "")
+        errors = (error for _, error in self._faults.values())
+        return next((str(error) for error in errors if isinstance(error, InfrastructureError)), "")
 
-    def raise_if_unanswered(self) -> None:
+    def raise_if_unanswered(self, *, has_failed: bool = False) -> None:
         """Raise if a request has had no answer, whatever the agent did after that.
+
+        A conversation that does not fit the model ends only an agent that has failed since.
 
         Raises:
             InfrastructureError: the endpoint failed to answer.
+            ContextWindowError: the agent has failed, because its conversation does not fit the model.
         """
         if self.outage:
             raise InfrastructureError(f"the agent's model did not answer; {self.outage}")
+        if has_failed and self._faults:
+            raise next(error for _, error in self._faults.values())
 
-    def note_outage(self, key: str, text: str) -> None:
-        """Note that the endpoint failed to answer a request."""
-        self._outages[key] = (time.monotonic(), text)
+    def note_fault(self, key: str, error: InfrastructureError | ContextWindowError) -> None:
+        """Note that a request has no answer, because the endpoint failed or the request does not fit."""
+        self._faults[key] = (time.monotonic(), error)
 
     def note_answer(self, key: str, start_time: float) -> None:
         """Forget the failures of an answered request, and all failures from before it was sent."""
-        self._outages = {
-            name: (failed_at, text)
-            for name, (failed_at, text) in self._outages.items()
+        self._faults = {
+            name: (failed_at, error)
+            for name, (failed_at, error) in self._faults.items()
             if name != key and failed_at > start_time
         }
 
@@ -225,7 +219,8 @@ class RecordingProxy:
         self._client: httpx2.AsyncClient | None = None
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
-        self._is_reached = self._has_answered = False
+        self._is_reached = False
+        self._answered_models: set[str] = set()
         self._n_failed_connections = 0
 
     @property
@@ -317,7 +312,7 @@ class RecordingProxy:
 
     async def _answer(self, exchange: Exchange, head: h11.Request, path: str, body: bytes) -> "_Response":
         method = head.method.decode("ascii")
-        request = _parse_object(body)
+        request = parse_object(body)
         try:
             base_key = digest(
                 [exchange.trial, method, path, digest_text(body.hex()) if request is None else request]
@@ -332,22 +327,33 @@ class RecordingProxy:
         numbers.add(number)
         key = digest([base_key, number]) if number else base_key
         start_time = time.monotonic()
+        fault: ApiError | None = None
+        own_text = ""
         try:
             reply = await self._find_or_forward(exchange, key, _Request(method, path, head, body, request))
         except (BudgetError, EndpointError, StorageError) as error:
             exchange.fail(error)
             return _rejection(str(error))
         except Trace2EvolveError as error:
-            exchange.note_outage(base_key, str(error))
             # A retry cannot change the content of a cassette.
             status = 503 if self._played is None else _REJECTED
             reply = _Response(status, JSON_TYPE, json.dumps(_error(str(error))).encode())
-        if reply.status < 400:
+            fault, own_text = ApiError(status, str(error), Outcome.RETRY), str(error)
+        if fault is None and reply.status >= 400:
+            fault = read_error(reply.status, reply.content)
+        if fault is None:
             exchange.note_answer(base_key, start_time)
-        else:
-            numbers.remove(number)
-            if _is_outage(reply.status):
-                exchange.note_outage(base_key, f"{reply.status}: {_message_of(reply.content)}".rstrip(": "))
+            return reply
+        numbers.remove(number)
+        text = own_text or self._secrets.remove_from(f"{fault.status}: {fault.text}".rstrip(": "))
+        if fault.outcome is Outcome.RETRY or (fault.outcome is Outcome.MISSING and path.startswith(_CHATS)):
+            exchange.note_fault(base_key, InfrastructureError(text))
+            # Clients do not retry every status by themselves.
+            should_retry = () if self._played is not None else (("x-should-retry", "true"),)
+            return replace(reply, headers=(*reply.headers, *should_retry))
+        if fault.outcome in (Outcome.OVERFLOW, Outcome.TOO_LARGE):
+            text = f"the agent's conversation does not fit its model: {text}"
+            exchange.note_fault(base_key, ContextWindowError(text))
         return reply
 
     async def _find_or_forward(self, exchange: Exchange, key: str, request: "_Request") -> "_Response":
@@ -386,7 +392,7 @@ class RecordingProxy:
                 seconds=time.monotonic() - start_time,
             )
             answer = Answer(trial=exchange.trial, side="agent", model=request.model, http=http)
-            if self._cache is not None and _is_complete(reply):
+            if self._cache is not None and is_complete(reply.content_type, reply.content):
                 answer = await self._cache.put(cache_key, answer)
         if self._record is not None and not is_journaled:
             answer = await self._record.put(key, answer)
@@ -453,14 +459,23 @@ class RecordingProxy:
         self._is_reached = True
         kind = response.headers.get("content-type", JSON_TYPE)
         content = self._remove_secrets(response.content)
-        if response.status_code < 400 and (fault := _fault_of(request, kind, content)):
-            status = response.status_code
-            raise InfrastructureError(
-                f"{self._public_url} answered {status} with something that is no answer: {fault}"
-            )
-        if not asks_usage and kind.startswith(_STREAM):
-            usage = read_usage(kind, content)
-            return _Response(response.status_code, kind, _without_usage_event(content), usage=usage)
+        if response.status_code < 400:
+            if is_full(content):
+                self._count_usage(_Response(200, kind, content), request)
+                return _overflow("the conversation fills the model's context window")
+            needs_json, is_stream = request.path.startswith(_CHATS), request.is_stream
+            if fault := answer_fault(
+                request.payload_name, kind, content, is_stream=is_stream, needs_json=needs_json
+            ):
+                status, read_fault = response.status_code, read_error(response.status_code, content)
+                if read_fault.outcome is Outcome.OVERFLOW:
+                    return _overflow(read_fault.text)
+                raise InfrastructureError(
+                    f"{self._public_url} answered {status} with something that is no answer: {fault}"
+                )
+        if not asks_usage and kind.startswith(STREAM_TYPE):
+            usage = usage_of_answer(kind, content)
+            return _Response(response.status_code, kind, without_usage_event(content), usage=usage)
         headers = tuple((name, value) for name, value in response.headers.items() if name in _PASSED_HEADERS)
         return _Response(response.status_code, kind, content, headers)
 
@@ -487,14 +502,15 @@ class RecordingProxy:
         return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _raise_if_fatal(self, reply: "_Response", request: "_Request") -> None:
-        status, code = reply.status, _error_of(reply.content).get("code")
-        is_unknown = status == 404 and request.path.startswith((_CHAT, _RESPONSES))
-        # Some endpoints answer 403 to individual requests because of their content.
-        is_fatal = status in FATAL_STATUSES and not (status == 403 and self._has_answered)
-        if not is_fatal and code not in FATAL_CODES and not is_unknown:
+        fault = read_error(reply.status, reply.content)
+        is_first = request.model not in self._answered_models
+        is_unknown = fault.outcome is Outcome.MISSING and request.path.startswith(_CHATS)
+        if fault.outcome is not Outcome.FATAL and not (
+            is_first and (is_unknown or fault.outcome is Outcome.FORBIDDEN)
+        ):
             return
-        text = self._secrets.remove_from(f"{status} {_message_of(reply.content)}".rstrip())
-        remedy = "the model's name and --t2e-base-url" if status == 404 else self._settings.api_key_env
+        text = self._secrets.remove_from(str(fault))
+        remedy = "the model's name and --t2e-base-url" if fault.status == 404 else self._settings.api_key_env
         raise EndpointError(
             f"{self._public_url} rejects model {request.model!r}, which the agent called: {text}; "
             f"check {remedy}"
@@ -503,8 +519,8 @@ class RecordingProxy:
     def _count_usage(self, reply: "_Response", request: "_Request") -> Usage:
         if not request.is_paid:
             return NO_USAGE
-        self._has_answered = True
-        usage = reply.usage or read_usage(reply.content_type, reply.content)
+        self._answered_models.add(request.model)
+        usage = reply.usage or usage_of_answer(reply.content_type, reply.content)
         price = self._prices.get(request.model)
         if price is not None and usage.cost is None:
             usage = usage.model_copy(update={"cost": price.cost(usage)})
@@ -563,163 +579,13 @@ class _Response:
     usage: Usage | None = None
 
 
-def read_usage(kind: str, content: bytes) -> Usage:
-    """Read the usage from an answer of the chat-completions or the responses API, streamed or not.
-
-    An answer without usage counts as one call without tokens.
-    """
-    record: Any = None
-    if kind.startswith(_STREAM):
-        for event in _stream_events(content):
-            if _usage_of(event):
-                record = event
-    else:
-        record = _parse_object(content)
-    usage = _usage_of(record or {})
-    if not isinstance(usage, dict):
-        return Usage()
-    if "input_tokens_details" in usage:
-        usage = {"prompt_tokens_details": usage["input_tokens_details"], **usage}
-    return Usage(
-        prompt_tokens=parse_token_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
-        completion_tokens=parse_token_count(usage.get("completion_tokens", usage.get("output_tokens"))),
-        cached_tokens=parse_cached_tokens(usage),
-        cost=parse_dollars(usage.get("cost")),
-    )
-
-
-def _usage_of(record: Mapping[str, Any]) -> Any:
-    """The usage in an answer, or in an event of the responses API."""
-    response = record.get("response")
-    return record.get("usage") or (response.get("usage") if isinstance(response, dict) else None)
-
-
-def _is_outage(status: int) -> bool:
-    """Whether a status says that the endpoint cannot answer any request now."""
-    return status in RETRY_STATUSES or status >= 500
-
-
-def _fault_of(request: _Request, kind: str, content: bytes) -> str:
-    """Describe why the body of a successful response is no answer; empty if it is one.
-
-    A body that is cut short, a gateway's page, an error and an answer without a message are no answers. The
-    built-in agent `chat` does not use them either.
-    """
-    name = request.payload_name
-    if name and request.is_stream:
-        return stream_fault(name, content)
-    if kind.startswith(_STREAM) and not name:
-        return ""
-    record: Any = None
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(content)
-    if not name:
-        needs_json = request.path.startswith((_CHAT, _RESPONSES)) or "json" in kind
-        return "" if isinstance(record, dict | list) or not needs_json else "it is not JSON, or cut short"
-    if not isinstance(record, dict):
-        return "it is not a JSON object, or cut short"
-    items, status = record.get(name), record.get("status")
-    is_open = status in ("queued", "in_progress", "incomplete")  # a response that may have no output yet
-    if record.get("error") or status == "failed" or not isinstance(items, list) or not (items or is_open):
-        return _message_of(content) or f"it has no {name}"
-    return "" if name != "choices" or all(_has_message(item, "message") for item in items) else _NO_MESSAGE
-
-
-def stream_fault(name: str, content: bytes) -> str:
-    """Describe why a stream is no answer; empty if it is one. `name` is that of an answer's list."""
-    started: set[str] = set()
-    finished: set[str] = set()
-    for block in _EVENT_END.split(content):
-        lines = [line.removeprefix(b"data:") for line in block.splitlines() if line.startswith(b"data:")]
-        data = b"\n".join(lines).strip()
-        if data.startswith(b"[DONE]"):
-            return "" if started else f"the stream has no {name}"
-        event = _parse_object(data) if data else {}
-        if event is None:
-            return "the stream is cut short"
-        kind, choices = event.get("type"), event.get("choices")
-        if event.get("error") or kind in ("error", "response.failed"):
-            return _message_of(data) or "the stream contains an error"
-        if kind in ("response.completed", "response.incomplete"):
-            return ""
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict) or is_failed(choice):
-                return _NO_MESSAGE
-            index = str(choice.get("index"))
-            # A choice without a delta may hold the results of a content filter only.
-            started |= {index} if _has_message(choice, "delta") else set()
-            finished |= {index} if choice.get("finish_reason") else set()
-    return "" if started and started <= finished else _message_of(content) or "the stream ends early"
-
-
-def _has_message(choice: Any, name: str) -> bool:
-    """Whether a choice has no error, and a message of this name (or a text, as in the older API)."""
-    has_text = isinstance(choice, dict) and (isinstance(choice.get(name), dict) or "text" in choice)
-    return has_text and not is_failed(choice)
-
-
-def _is_complete(reply: _Response) -> bool:
-    """Whether an answer is not cut short, so that other runs may use it."""
-    events = (
-        list(_stream_events(reply.content))
-        if reply.content_type.startswith(_STREAM)
-        else [_parse_object(reply.content) or {}]
-    )
-    for event in events:
-        for choice in event.get("choices") or ():
-            if isinstance(choice, dict) and choice.get("finish_reason") in ("length", "content_filter"):
-                return False
-        inner = event.get("response")
-        response = inner if isinstance(inner, dict) else event
-        if response.get("object") == "response" and response.get("status") in ("failed", "incomplete"):
-            return False
-    return True
-
-
-_EVENT_END = re.compile(rb"\r?\n\r?\n")
-
-
-def _stream_events(content: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream's events."""
-    for line in content.splitlines():
-        if line.startswith(b"data:") and (event := _parse_object(line.removeprefix(b"data:").strip())):
-            yield event
-
-
-def _without_usage_event(content: bytes) -> bytes:
-    """A stream without the event that holds only the usage, which the agent did not ask for."""
-    events = _EVENT_END.split(content)
-    return b"\n\n".join(event for event in events if not _is_usage_event(event))
-
-
-def _is_usage_event(event: bytes) -> bool:
-    record = next(_stream_events(event), None)
-    return record is not None and record.get("choices") == [] and bool(record.get("usage"))
-
-
-def _parse_object(content: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the bytes hold anything else."""
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(content)
-        return record if isinstance(record, dict) else None
-    return None
-
-
-def _error_of(content: bytes) -> dict[str, Any]:
-    error = (_parse_object(content) or {}).get("error")
-    return error if isinstance(error, dict) else {}
-
-
-def _message_of(content: bytes) -> str:
-    """The message of an error's body, in one line."""
-    error = (_parse_object(content) or {}).get("error")
-    message = error if isinstance(error, str) else _error_of(content).get("message", "")
-    return " ".join(str(message).split())[:MAX_ERROR_TEXT]
-
-
 def _rejection(message: str) -> _Response:
     return _Response(_REJECTED, JSON_TYPE, json.dumps(_error(message)).encode())
 
 
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "trace2evolve", "param": None, "code": None}}
+def _overflow(message: str) -> _Response:
+    return _Response(_INVALID, JSON_TYPE, json.dumps(_error(message, "context_length_exceeded")).encode())
+
+
+def _error(message: str, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "trace2evolve", "param": None, "code": code}}

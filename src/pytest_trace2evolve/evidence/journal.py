@@ -12,6 +12,7 @@ power cut.
 import contextlib
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Journal:
 
     Attributes:
         is_redrawn: Whether answers were discarded, which makes the simulation differ from the first attempt.
+        changed_at: The time of the last answer, or of opening, from `time.monotonic`.
 
     Raises:
         BlockingIOError: another process holds the journal.
@@ -70,6 +72,7 @@ class Journal:
             raise
         self._entries, self.is_redrawn, self._chain = content.entries, content.is_redrawn, content.chain
         self._position = 0
+        self.changed_at = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -129,6 +132,7 @@ class Journal:
         self._write(f'{{"request": {request}, {content}}}')
         self._entries.append(entry)
         self._position += 1
+        self.changed_at = time.monotonic()
 
     def close(self) -> None:
         handle, self._handle = self._handle, -1

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pydantic_core
+from pydantic import ValidationError
 
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY, SIMULATIONS_KEY
 from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
 from pytest_trace2evolve.records.rules import Finding
@@ -17,6 +19,7 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.trace_checks import CheckResult
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, read_json
 
 _SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
@@ -34,6 +37,14 @@ class RunStore:
         path = self.folder / SIMULATIONS_KEY / f"{record['id']}.json"
         write_atomic(path, _render_json(record))
         return path
+
+    def read_simulation(self, simulation_id: str) -> Simulation | None:
+        """Read one simulation; None if the folder does not hold it, or its file is damaged."""
+        path = self.folder / SIMULATIONS_KEY / f"{simulation_id}.json"
+        try:
+            return Simulation.model_validate(read_json(path, ResultsError, max_bytes=MAX_RESULTS_BYTES))
+        except (ResultsError, ValidationError):
+            return None
 
     def write_header(self, header: dict[str, Any]) -> Path:
         """Write `results.json`, which holds the header and the index of all simulations; return its path."""

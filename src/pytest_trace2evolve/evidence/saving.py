@@ -34,11 +34,17 @@ class SaveMode(StrEnum):
 
 @dataclass(frozen=True)
 class SavePlan:
-    """The baselines that a run saves. `digests_before` holds the digests of existing baselines by suite."""
+    """The baselines that a run saves.
+
+    Attributes:
+        digests_before: The digests of existing baselines by suite.
+        kept_tasks: In mode `new-only`, the ids of the tasks that the existing baselines hold, by suite.
+    """
 
     name: str
     mode: SaveMode = SaveMode.SAVE
     digests_before: Mapping[str, str] = field(default_factory=dict)
+    kept_tasks: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 class SaveResult(NamedTuple):
@@ -71,8 +77,12 @@ def plan_save(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> SavePlan:
             f"{next(iter(existing_paths.values()))} already exists; "
             "choose a different name, or give --t2e-baseline-mode update or new-only"
         )
+    existing = {suite: read_evidence(path) for suite, path in existing_paths.items()}
+    digests = {suite: evidence_digest(evidence) for suite, evidence in existing.items()}
+    if mode is not SaveMode.NEW_ONLY:
+        return SavePlan(name, mode, digests)
     return SavePlan(
-        name, mode, {suite: evidence_digest(read_evidence(path)) for suite, path in existing_paths.items()}
+        name, mode, digests, {suite: _tasks_of(evidence.simulations) for suite, evidence in existing.items()}
     )
 
 

@@ -42,7 +42,6 @@ from pytest_trace2evolve.gate.pairs import (
     Comparisons,
     Pairs,
     Tally,
-    format_agent_errors,
     format_means,
 )
 from pytest_trace2evolve.gate.protocols import (
@@ -305,6 +304,16 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) ->
             detail += f"; {int((~np.isnan(pairs.fresh_p)).sum())} tried again"
         return detail
     return format_means(old.figure(metric), new.figure(metric))
+
+
+def format_agent_errors(pairs: Pairs) -> str:
+    """The numbers of simulations that ended in an agent error on both sides."""
+    counts = [int(side.agent_errors.sum()) for side in pairs.sides]
+    totals = [int(side.measured.sum()) for side in pairs.sides]
+    if totals[0] == totals[1]:
+        return f"{counts[0]} → {counts[1]} of {totals[0]} simulations"
+    parts = [f"{count} of {total}" for count, total in zip(counts, totals, strict=True)]
+    return f"{' → '.join(parts)} simulations"
 
 
 def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:

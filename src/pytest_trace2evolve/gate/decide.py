@@ -458,7 +458,7 @@ def _detectable_drop_text(judgement: Judgement) -> str:
         return "the policy compares point estimates and states no detectable change"
     if sensitivity.drop is None:
         return "no drop of the mean reward could have been detected"
-    return f"could have detected a drop of {_format_points(sensitivity.drop)}"
+    return f"a drop of {_format_points(sensitivity.drop)} would have been"
 
 
 def _format_points(drop: float) -> str:

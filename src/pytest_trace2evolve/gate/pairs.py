@@ -514,16 +514,6 @@ def format_means(old: Floats, new: Floats) -> str:
     return f"{old[is_known].mean():.3f} → {new[is_known].mean():.3f} (n={int(is_known.sum())})"
 
 
-def format_agent_errors(pairs: Pairs) -> str:
-    """The numbers of simulations that ended in an agent error on both sides."""
-    counts = [int(side.agent_errors.sum()) for side in pairs.sides]
-    totals = [int(side.measured.sum()) for side in pairs.sides]
-    if totals[0] == totals[1]:
-        return f"{counts[0]} → {counts[1]} of {totals[0]} simulations"
-    parts = [f"{count} of {total}" for count, total in zip(counts, totals, strict=True)]
-    return f"{' → '.join(parts)} simulations"
-
-
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
     """Lines of text with each omitted task and its reason, in order of task ids."""
     return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_sort_key))

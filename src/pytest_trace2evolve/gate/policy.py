@@ -31,6 +31,7 @@ from pytest_trace2evolve.gate.calibrated import (
     REWARD_DROP,
     Calibrated,
     applies_to_any,
+    format_agent_errors,
     format_check_counts,
     has_too_few_results,
     ungated_check_results,
@@ -51,7 +52,6 @@ from pytest_trace2evolve.gate.pairs import (
     Comparisons,
     Pairs,
     Tally,
-    format_agent_errors,
     format_means,
     mean_of,
 )

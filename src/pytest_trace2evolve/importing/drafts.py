@@ -8,7 +8,9 @@ from typing import Any
 
 from pytest_trace2evolve.importing.conversation import MALFORMED, Conversation, Turn
 from pytest_trace2evolve.importing.names import word_set
+from pytest_trace2evolve.importing.records import Table, find_records, tables_of
 from pytest_trace2evolve.importing.redact import CUSTOMER, Facts, Redactor, Scope
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
 
 NOTES = (
@@ -58,9 +60,13 @@ Draft = dict[str, Any]
 
 
 def drafts_of(
-    conversations: Iterable[Conversation], redactor: Redactor, settings: DraftSettings
+    conversations: Iterable[Conversation],
+    redactor: Redactor,
+    settings: DraftSettings,
+    world: World | None = None,
 ) -> list[Draft]:
-    """Draft a task from each conversation."""
+    """Draft a task from each conversation. Records of the world's tables go into the task's data."""
+    tables = tables_of(world)
     conversation_list = list(conversations)
     scopes = [redactor.learn(_draft_values(conversation)) for conversation in conversation_list]
     source_scope = redactor.learn(settings.source)
@@ -73,7 +79,8 @@ def drafts_of(
         metadata = redactor.redact(_short_values(conversation.metadata), scope)
         place = redactor.redact_text(conversation.place, scope)
         redacted_conversation = Conversation(place, turns, metadata, conversation.notes)
-        draft = _draft_task(redacted_conversation, facts, settings, source)
+        data = _named_records(turns, tables)
+        draft = _draft_task(redacted_conversation, facts, settings, source, data)
         draft["id"] = _unused_id(draft["id"], used_ids)
         drafts.append(draft)
     return drafts
@@ -111,7 +118,13 @@ def _short_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return dict(list(values.items())[:MAX_METADATA])
 
 
-def _draft_task(conversation: Conversation, facts: Facts, settings: DraftSettings, source: str) -> Draft:
+def _draft_task(
+    conversation: Conversation,
+    facts: Facts,
+    settings: DraftSettings,
+    source: str,
+    data: Mapping[str, Any],
+) -> Draft:
     turns = conversation.turns
     user_places = [place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()]
     opening_place = user_places[min(settings.until, len(user_places)) - 1]
@@ -134,6 +147,8 @@ def _draft_task(conversation: Conversation, facts: Facts, settings: DraftSetting
     known_facts = _known_facts(facts, successful_calls, texts)
     if known_facts:
         draft["user"]["knows"] = known_facts
+    if data:
+        draft["data"] = data
     if opening_place:
         draft["history"] = _messages(history)
     draft["draft"] = {
@@ -148,14 +163,52 @@ def _draft_task(conversation: Conversation, facts: Facts, settings: DraftSetting
     return draft
 
 
+def _named_records(turns: Sequence[Turn], tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
+    """Return the records that tools returned before the agent changed them, by table and id."""
+    calls = [call for turn in turns if turn.role == "assistant" for call in turn.calls]
+    changed_text = ""
+    data: dict[str, dict[str, Any]] = {}
+    for index, number in sorted(_answered_calls(turns).items()):
+        call = calls[number]
+        if not _only_reads(call.name):
+            changed_text += json.dumps(call.arguments, ensure_ascii=False)
+        elif not turns[index].error:
+            for table, record_id, record in find_records(turns[index].text, call.arguments, tables):
+                if record_id not in changed_text and record != tables[table].get(record_id):
+                    data.setdefault(table, {}).setdefault(record_id, record)
+    return data
+
+
 _NO_CHANGE = "The agent called no tool that changes something, so the data must stay: say if that is right."
 
 
+_SMALL_TALK = word_set(
+    "hi hello hey good morning afternoon evening day there dear team support thanks thank please yes no ok "
+    "okay sure i i'm im am are is it's its it this that here speaking can could would you me my we help need "
+    "want have has like some assistance question problem issue request with about for a an the to of and in "
+    "on your how doing well today right correct what who be do so just name email number id account"
+)
+"""Words of greetings and identifications, which say nothing about what the customer wants."""
+
+_IDENTIFICATION = re.compile(
+    r"(?i:\b(?:my|the)(?: [a-z-]+){0,2} (?:name|surname|id|number|code|reference|e-?mail|address|phone"
+    r"|username|birthday|birth) (?:is|:))\s*[^\s,.;!?]+(?:\s+(?:[A-Z]\w*|\d\S*))*"
+    r"|(?i:\bname|\buser)\d\S*"
+)
+"""A phrase by which customers identify themselves, with the value, and replaced names and addresses."""
+
+
 def _goal(texts: Sequence[str]) -> str:
-    """Return the first message that is longer than a greeting, as one line."""
-    goal_text = next((text for text in texts if len(text.split()) > 3), texts[0])
+    """Return the first message that says more than a greeting or an identification, as one line."""
+    goal_text = next((text for text in texts if _says_more(text)), texts[0])
     line = " ".join(goal_text.split())
     return line if len(line) <= MAX_GOAL else f"{line[: MAX_GOAL - 1].rstrip()}…"
+
+
+def _says_more(text: str) -> bool:
+    words = [word.strip('.,;:!?"()').casefold() for word in _IDENTIFICATION.sub(" ", text).split()]
+    others = [word for word in words if word.isalpha() and word not in _SMALL_TALK]
+    return bool(others) and len(text.split()) > 2
 
 
 def _successful_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:

@@ -4,14 +4,17 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cases.written import DRAFT, parse_written_task
-from pytest_trace2evolve.errors import LogError, name_suggestion
+from pytest_trace2evolve.errors import CaseError, LogError, Trace2EvolveError, name_suggestion
 from pytest_trace2evolve.importing.yaml_files import parse_tasks, pieces, read_tasks, without_key
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.session.written_checks import check_written_tasks, world_of_file
 from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic, write_together
 from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
@@ -89,13 +92,41 @@ def resolve(file: DraftsFile, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
+def find_world(root: Path | None, path: Path | None = None) -> World | None:
+    """Return the world of a project's task file, or the project's own world; None if there is none."""
+    if root is None:
+        return None
+    project = Project(root=root, suites_folder=root / "suites")
+    with contextlib.suppress(Trace2EvolveError):  # no world, or one that cannot be opened
+        return world_of_file(project, path or root, project.open_worlds())
+    return None
+
+
+def draft_problem(draft: Mapping[str, Any], place: str, world: World | None) -> str:
+    """Return why a draft is not admitted, such as expected calls that do not solve it; empty if it is."""
+    try:
+        task = parse_written_task({key: value for key, value in draft.items() if key != DRAFT}, place)
+    except CaseError as error:
+        return str(error)
+    checks = () if world is None else check_written_tasks([task], world)
+    problem = next((problem for check in checks for problem in check.problems), "")
+    return f"{place}: {problem}; correct the draft, or reject it" if problem else ""
+
+
 def review(
-    path: Path, into: Path | None, accept: Sequence[str] = (), reject: Sequence[str] = ()
+    path: Path,
+    into: Path | None,
+    accept: Sequence[str] = (),
+    reject: Sequence[str] = (),
+    world: World | None = None,
 ) -> tuple[int, int]:
     """Move accepted drafts into a file of tasks, and remove rejected ones.
 
     Both files change together. If the machine stops between the two, an accepted draft is in both files, and
     the next review removes it from the drafts.
+
+    Args:
+        world: The world in which accepted drafts must be solvable; None checks only their form.
 
     Returns:
         The numbers of drafts accepted and rejected.
@@ -103,7 +134,7 @@ def review(
     Raises:
         LogError: an id is unknown, is both accepted and rejected, or is another task's in `into`; or a file
             cannot be read or written.
-        CaseError: an accepted draft is not a valid task.
+        CaseError: an accepted draft is not a valid task, or has a problem.
     """
     with _lock_folders(path, into):
         file = read_drafts(path)
@@ -114,7 +145,7 @@ def review(
             raise LogError("--accept needs --into FILE, the file of tasks")
         files: dict[Path, str] = {}
         if accepted and into is not None:
-            text = _add_tasks(into, file, accepted)
+            text = _add_tasks(into, file, accepted, world)
             if text is not None:
                 files[into] = text
         if accepted or rejected:
@@ -138,7 +169,7 @@ def _lock_folders(path: Path, into: Path | None) -> Iterator[None]:
         yield
 
 
-def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | None:
+def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: World | None) -> str | None:
     """The text of the task file with the accepted drafts; None if it holds them all already."""
     text, tasks = read_tasks(into) if os.path.lexists(into) else ("", [])
     existing_tasks = {task["id"]: task for task in tasks}
@@ -151,7 +182,8 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | N
             if existing_tasks[task_id] == task:
                 continue  # an earlier review stopped between the two files
             raise LogError(f"{into}: holds another task {task_id!r}; rename the draft in {file.path}")
-        parse_written_task(task, f"{file.path}, task {task_id}")
+        if problem := draft_problem(task, f"{file.path}, task {task_id}", world):
+            raise CaseError(problem)
         new_tasks.append(task)
         texts.append(without_key(file.texts[position], DRAFT))
     if not new_tasks:

@@ -1,16 +1,15 @@
 """A judge behind any OpenAI-compatible endpoint that answers in a JSON schema."""
 
-import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pytest_trace2evolve.errors import JudgeError
+from pytest_trace2evolve.errors import ContextWindowError, EndpointError, JudgeError, Trace2EvolveError
+from pytest_trace2evolve.models.settings import ModelSettings, Retries
+from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
-from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
 """Incremented whenever the text below changes, and recorded with every judgement."""
@@ -73,7 +72,7 @@ class ChatJudge:
         timeout: Seconds for one judgement, including retries.
 
     Raises:
-        JudgeError: the client cannot be created, for example because no key is given.
+        JudgeError: no key is given, or the base URL is not a URL.
     """
 
     def __init__(
@@ -85,19 +84,20 @@ class ChatJudge:
         price: tuple[float, float] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        import openai  # takes half a second, so only runs with a judge import it
-
-        self._secrets = Secrets.of_endpoint(
-            base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
+        self._settings = ModelSettings(
+            model=model,
+            base_url=base_url,
+            extra_body={"response_format": response_format("grades", _Answers)},
+            timeout=timeout,
+            max_connections=1,
+            retries=Retries(attempts=3),
+            token=api_key,
         )
-        self._make_client = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
         try:
-            self._make_client()
-        except openai.OpenAIError as error:
+            self._settings.key()
+            self._settings.require_url()
+        except EndpointError as error:
             raise JudgeError(f"judge {model!r}: {error}") from None
-        self._secrets.filter_logs()
-        self._timeout = timeout
-        self._client_errors = (openai.OpenAIError,)
         self.model = model
         self._price = price
 
@@ -105,46 +105,38 @@ class ChatJudge:
         """Grade assertions. Returns one check per assertion, in order, and the judge model's usage.
 
         Raises:
-            JudgeError: the endpoint failed, or its answer does not have one entry for each assertion.
+            JudgeError: the endpoint failed, the conversation does not fit the judge's model, or its answer
+                does not have one entry for each assertion.
         """
         from pytest_trace2evolve.utils.http import run_with_timeout
 
+        timeout = self._settings.timeout
         try:
-            response = run_with_timeout(self._timeout, lambda: self._request(assertions, trace))
+            completion = run_with_timeout(timeout, lambda: self._request(assertions, trace))
         except TimeoutError:
-            raise JudgeError(
-                f"judge {self.model!r} did not answer within {self._timeout:g} seconds"
-            ) from None
-        except (*self._client_errors, ValueError, RecursionError) as error:
-            # The client reports every lower-level problem as "Connection error."; the cause says more.
-            problem = self._secrets.remove_from(str(error.__cause__ or error))
-            raise JudgeError(f"judge {self.model!r} did not answer: {problem}") from None
-        # The client returns any JSON or text that the endpoint sent.
-        choices = getattr(response, "choices", None) or [None]
-        content = getattr(getattr(choices[0], "message", None), "content", None)
-        return self._read_checks(assertions, self._secrets.remove_from_answer(content)), self._judge_use(
-            getattr(response, "usage", None)
-        )
+            raise JudgeError(f"judge {self.model!r} did not answer within {timeout:g} seconds") from None
+        except ContextWindowError as error:
+            raise JudgeError(f"the conversation does not fit judge {self.model!r}: {error}") from None
+        except Trace2EvolveError as error:
+            raise JudgeError(f"judge {self.model!r} did not answer: {error}") from None
+        return self._read_checks(assertions, completion.content), self._judge_use(completion.usage)
 
-    async def _request(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
-        from pytest_trace2evolve.utils.http import bounded_client
+    async def _request(self, assertions: Sequence[str], trace: Sequence[Message]) -> Completion:
+        from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
 
-        grades_format: Any = response_format("grades", _Answers)  # the client expects its own type
-        http_client = bounded_client(timeout=self._timeout, follow_redirects=True)
-        async with self._make_client(http_client=http_client) as client:
-            return await client.chat.completions.create(
-                model=self.model,
-                temperature=0.0,
-                messages=[
-                    {"role": "system", "content": _INSTRUCTION},
-                    {"role": "user", "content": render_question(assertions, trace)},
-                ],
-                response_format=grades_format,
-            )
+        messages = [
+            {"role": "system", "content": _INSTRUCTION},
+            {"role": "user", "content": render_question(assertions, trace)},
+        ]
+        model = ChatModel(self._settings)
+        try:
+            return await model.complete(messages, ())
+        finally:
+            await model.close()
 
     def _read_checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
         try:
-            answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
+            answers = _Answers.model_validate_json(content or "").answers
         except ValidationError as error:
             # The answer may quote the trace, which may be sealed, so the message quotes nothing from it.
             problem = error.errors(include_url=False, include_input=False)[0]["msg"]
@@ -161,11 +153,10 @@ class ChatJudge:
             for assertion, answer in zip(assertions, answers, strict=True)
         ]
 
-    def _judge_use(self, usage: Any) -> JudgeUse:
-        prompt = getattr(usage, "prompt_tokens", 0) or 0
-        completion = getattr(usage, "completion_tokens", 0) or 0
+    def _judge_use(self, usage: Usage) -> JudgeUse:
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cost = None
-        if self._price is not None and usage is not None:
+        if self._price is not None and usage.tokens:  # 0 tokens if the endpoint reports no usage
             cost = (prompt * self._price[0] + completion * self._price[1]) / 1_000_000
         return JudgeUse(
             model=self.model,

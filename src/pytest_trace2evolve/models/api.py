@@ -1,5 +1,6 @@
 """Builds the request bodies of the chat-completions API and reads the answers, without a client library."""
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,9 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import (
     Completion,
     RequestedCall,
-    Usage,
-    parse_cached_tokens,
-    parse_dollars,
-    parse_token_count,
+    read_usage,
 )
-from pytest_trace2evolve.records.message import MAX_DEPTH
+from pytest_trace2evolve.records.message import MAX_DEPTH, to_storable
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
@@ -28,6 +26,10 @@ bytes of memory, and an answer within the byte limit could hold five million."""
 MAX_COMMAS = 1_000_000
 """Maximum number of commas in an answer, including commas in strings. A larger answer of tiny values would
 take ten seconds to read."""
+
+_MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "function_call"})
+_CALL_FIELDS = frozenset({"id", "type", "function", "index"})
+_FUNCTION_FIELDS = frozenset({"name", "arguments"})
 
 _EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
 
@@ -54,6 +56,9 @@ def request_body(
         request["seed"] = settings.seed + trial
     if settings.reasoning_effort is not None:
         request["reasoning_effort"] = settings.reasoning_effort
+    if parameters := settings.parameters:
+        names = parameters.keys() if tools else parameters.keys() - {"tool_choice", "parallel_tool_calls"}
+        request |= {name: parameters[name] for name in names}
     return {**request, **settings.extra_body}
 
 
@@ -76,6 +81,14 @@ def read_body(body: bytes) -> Any:
     return _EMPTY_ANSWER if is_deeper(answer_json, MAX_DEPTH) else answer_json
 
 
+class NoAnswerError(ValueError):
+    """An answer that contains an error, or no message. `record` is its JSON, or its body."""
+
+    def __init__(self, record: Any) -> None:
+        super().__init__("the answer contains an error or no message")
+        self.record = record
+
+
 def is_failed(choice: Mapping[str, Any]) -> bool:
     """Whether a gateway reports in a choice that the provider failed."""
     return bool(choice.get("error")) or choice.get("finish_reason") == "error"
@@ -88,20 +101,19 @@ def read_completion(record: Any, seconds: float) -> Completion:
     tool is not found. Content that is not text is dropped.
 
     Raises:
-        ValueError: the JSON contains an error, or no message.
+        NoAnswerError: the JSON contains an error, or no message.
     """
     choice = _value_at(record, "choices", 0)
-    if _value_at(record, "error") or (isinstance(choice, dict) and is_failed(choice)):
-        raise ValueError("the answer contains an error")
     message = _value_at(choice, "message")
-    if not isinstance(message, dict):
-        raise ValueError("the answer contains no message")
-    finish_reason, usage = choice.get("finish_reason"), record.get("usage")
+    if not isinstance(message, dict) or record.get("error") or is_failed(choice):
+        raise NoAnswerError(record)
+    finish_reason = choice.get("finish_reason")
     return Completion(
         content=_read_content(message.get("content")),
+        provider_fields=read_provider_fields(message, _MESSAGE_FIELDS),
         tool_calls=_read_calls(message.get("tool_calls")),
         finish_reason=storable_text(finish_reason) if isinstance(finish_reason, str) else None,
-        usage=_read_usage(usage) if isinstance(usage, dict) else Usage(),
+        usage=read_usage(record.get("usage")),
         seconds=seconds,
     )
 
@@ -129,31 +141,41 @@ def _read_content(content: Any) -> str | None:
 
 
 def _read_calls(sent_calls: Any) -> tuple[RequestedCall, ...]:
-    calls: dict[str, RequestedCall] = {}
-    for position, call in enumerate(
-        sent_calls if isinstance(sent_calls, list) else [sent_calls] if sent_calls else []
-    ):
-        call_id, name = _value_at(call, "id"), _value_at(call, "function", "name")
-        arguments = _value_at(call, "function", "arguments")
-        call_id = storable_text(call_id) if isinstance(call_id, str) else ""
-        if not call_id or call_id in calls:
-            call_id = f"call_{position}" if not call_id else f"{call_id}_{position}"
-        calls[call_id] = RequestedCall(
-            id=call_id,
-            name=storable_text(name) if isinstance(name, str) else "",
-            # Some endpoints send arguments as an object instead of a string.
-            arguments=storable_text(arguments) if isinstance(arguments, str) else json.dumps(arguments or {}),
+    calls = []
+    for call in sent_calls if isinstance(sent_calls, list) else [sent_calls] if sent_calls else []:
+        call_id, function = _value_at(call, "id"), _value_at(call, "function")
+        name, arguments = _value_at(function, "name"), _value_at(function, "arguments")
+        fields = {
+            **read_provider_fields(call, _CALL_FIELDS),
+            **({"function": inner} if (inner := read_provider_fields(function, _FUNCTION_FIELDS)) else {}),
+        }
+        calls.append(
+            RequestedCall(
+                id=storable_text(call_id) if isinstance(call_id, str) else "",
+                name=storable_text(name) if isinstance(name, str) else "",
+                # Some endpoints send arguments as an object instead of a string.
+                arguments=storable_text(arguments)
+                if isinstance(arguments, str)
+                else json.dumps(arguments or {}),
+                provider_fields=fields,
+            )
         )
-    return tuple(calls.values())
+    return tuple(calls)
 
 
-def _read_usage(usage: Mapping[str, Any]) -> Usage:
-    return Usage(
-        prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
-        completion_tokens=parse_token_count(usage.get("completion_tokens")),
-        cached_tokens=parse_cached_tokens(usage),
-        cost=parse_dollars(usage.get("cost")),
-    )
+def read_provider_fields(record: Any, known_fields: frozenset[str]) -> dict[str, Any]:
+    """The fields of an answer that the API does not define, which some endpoints need in later requests.
+
+    Without values that cannot be stored, and without null and empty lists, which say nothing.
+    """
+    if not isinstance(record, dict) or record.keys() <= known_fields:
+        return {}
+    fields = {}
+    for name, value in record.items():
+        if name not in known_fields and value is not None and value != []:
+            with contextlib.suppress(ValueError):
+                fields[storable_text(name)] = to_storable(value)
+    return fields
 
 
 def _value_at(value: Any, *path: str | int) -> Any:

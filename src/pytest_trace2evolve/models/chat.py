@@ -7,13 +7,14 @@ rejected key, an unknown model) raises an `EndpointError`, which ends the whole 
 
 import asyncio
 import itertools
+import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx2
-import openai
 
 from pytest_trace2evolve.errors import (
     ContextWindowError,
@@ -21,30 +22,34 @@ from pytest_trace2evolve.errors import (
     InfrastructureError,
     RequestRefusedError,
 )
-from pytest_trace2evolve.models.api import read_body, read_completion, read_first_tokens, request_body
-from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.models.api import (
+    NoAnswerError,
+    read_body,
+    read_completion,
+    read_first_tokens,
+    request_body,
+)
+from pytest_trace2evolve.models.api_errors import ApiError, Outcome, is_overflow, read_error, retry_after
+from pytest_trace2evolve.models.settings import DEFAULT_ENDPOINT, ModelSettings, without_credentials
+from pytest_trace2evolve.records.completion import (
+    TOOL_USE_FAILED,
+    Completion,
+    Usage,
+    without_provider_fields,
+)
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
 from pytest_trace2evolve.utils.http import bounded_client, tls_context
+from pytest_trace2evolve.utils.http_server import JSON_TYPE
 from pytest_trace2evolve.utils.secrets import Secrets
-
-RETRY_STATUSES = frozenset({408, 409, 425, 429})
-"""Client-error statuses that are retried, in addition to every status from 500."""
-
-FATAL_STATUSES = frozenset({401, 402, 403, 404})
-"""Statuses that every further request would get."""
-
-FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
-"""Codes in an error's body that are fatal with any status."""
-
-TOO_LARGE_STATUS = 413
-"""The status of a request with too many bytes."""
 
 POOL_SIZE = 8
 """Connections per pool. A pool scans all its connections at each request, so small pools are cheaper."""
 
 TOP_LOGPROBS = 20
 """Tokens whose log-probabilities are requested; the API's maximum."""
+
+MAX_CHARACTERS_PER_TOKEN = 5
+"""Characters of a request per prompt token above which an endpoint may have ignored the tools."""
 
 CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
@@ -69,30 +74,36 @@ class ChatModel:
         self._meter = meter
         # The kinds of requests answered so far: without tools (False), with tools (True).
         self._answered_with_tools: set[bool] = set()
+        # Some endpoints reject the fields of earlier answers that others need.
+        self._accepts_provider_fields = True
+        self._may_ignore_tools = not settings.allows_ignored_tools
         self._is_reached = False
         key = settings.key()
-        base_url, auth = _split_credentials(settings)
+        try:
+            url = httpx2.URL(settings.endpoint() or DEFAULT_ENDPOINT)
+        except httpx2.InvalidURL:  # the error's message may quote the password
+            raise settings.url_error() from None
         # An endpoint may echo secrets in answers, in errors and in headers that the client logs.
         self._secrets = Secrets.of_endpoint(settings.endpoint() or None, key, settings.extra_body)
         self._restore_logs = self._secrets.filter_logs()
+        variables = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+        own_headers = {name: os.environ[value] for name, value in variables.items() if os.environ.get(value)}
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
         self._clients = [
-            openai.AsyncOpenAI(
-                api_key=key,
-                base_url=base_url,
-                max_retries=0,  # the client's own retries would hide their cost
-                http_client=bounded_client(
-                    limits=limits,
-                    timeout=httpx2.Timeout(settings.timeout, connect=10.0),
-                    auth=auth,
-                    verify=tls_context(),
-                ),
+            bounded_client(
+                base_url=url.copy_with(username="", password=""),
+                headers={"accept": JSON_TYPE, "authorization": f"Bearer {key}", **own_headers},
+                limits=limits,
+                timeout=httpx2.Timeout(settings.timeout, connect=10.0),
+                auth=httpx2.BasicAuth(url.username, url.password) if url.userinfo else None,
+                verify=tls_context(),
             )
             for _ in range(-(-settings.max_connections // POOL_SIZE))
         ]
         self._next_client = itertools.cycle(self._clients)
+        self._public_url = without_credentials(str(self._clients[0].base_url))
 
     async def complete(
         self,
@@ -125,7 +136,7 @@ class ChatModel:
             BudgetError: the run may send no further requests.
         """
         request = request_body(
-            replace(self.settings, temperature=0.0, reasoning_effort=None), messages, (), 0
+            replace(self.settings, temperature=0.0, reasoning_effort=None, parameters={}), messages, (), 0
         )
         request |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
         _, logprobs = await self._send(request, False, read_first_tokens)
@@ -141,128 +152,142 @@ class ChatModel:
         """Close the connections."""
         self._restore_logs()
         for client in self._clients:
-            await client.close()
+            await client.aclose()
 
     async def _send(
         self, request: Mapping[str, Any], has_tools: bool, parse: Callable[[Any], T]
     ) -> tuple[Completion, T]:
         """Send a request until it is answered; returns the completion and the result of `parse`."""
+        if not self._accepts_provider_fields:
+            request = without_provider_fields(request)
         start_time = time.perf_counter()
         retries = self.settings.retries
-        problem = ""
+        problem, fault = "", None
         for attempt in range(1, retries.attempts + 1):
             if self._meter is not None:
                 await self._meter.admit()
             pause: float | None = None
+            fault = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    # `chat.completions.create` would spend more time on the request's types than all other
-                    # steps take together.
-                    response = await next(self._next_client).post(
-                        "/chat/completions", cast_to=httpx2.Response, body=request
-                    )
-                    self._is_reached = True
-                    answer_json = self._secrets.remove_from_answer(read_body(response.content))
-                completion, parsed_part = (
-                    read_completion(answer_json, time.perf_counter() - start_time),
-                    parse(answer_json),
-                )
-                completion = self._meter_usage(completion)
-                self._answered_with_tools.add(has_tools)
-                return completion, parsed_part
-            except openai.APIStatusError as error:
+                    response = await next(self._next_client).post("chat/completions", json=request)
                 self._is_reached = True
-                self._raise_if_final(error, has_tools)
-                problem, pause = self._describe(error), _retry_after(error)
-            except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
-                cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
-                problem = self._secrets.remove_from(f"{type(cause).__name__}: {cause}")
-                if isinstance(error, TimeoutError):
-                    option = self.settings.timeout_option
-                    problem = f"no answer within {self.settings.timeout:g} seconds"
-                    problem += f" ({option})" if option else ""
-                is_unreachable = not self._is_reached and isinstance(cause, CONNECT_ERRORS)
-                if is_unreachable and attempt >= MAX_CONNECT_ATTEMPTS:
-                    raise EndpointError(
-                        f"cannot reach {self._public_url} for model {self.settings.model!r}: {problem}; "
-                        f"start the server, or check {self.settings.url_option or 'its URL'} "
-                        "and OPENAI_BASE_URL"
-                    ) from None
+                if response.status_code >= 300:
+                    raise NoAnswerError(response.content)
+                answer_json = self._secrets.remove_from_answer(read_body(response.content))
+                completion = read_completion(answer_json, time.perf_counter() - start_time)
+                parsed_part = parse(answer_json)
+            except NoAnswerError as error:
+                fault, pause = read_error(response.status_code, error.record), retry_after(response.headers)
+            except (httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+                problem = self._describe(error, attempt)
+            else:
+                completion = self._accept(completion, has_tools)
+                if has_tools and self._may_ignore_tools:
+                    await self._check_tools(request, completion)
+                return completion, parsed_part
+            if fault is not None:
+                if fault.outcome is Outcome.MALFORMED_CALL:
+                    seconds = time.perf_counter() - start_time
+                    completion = Completion(
+                        finish_reason=TOOL_USE_FAILED, usage=Usage(calls=0), seconds=seconds
+                    )
+                    return self._accept(completion, has_tools), parse(None)
+                plain_request = without_provider_fields(request)
+                if fault.outcome is Outcome.REFUSED and plain_request != request:
+                    answer = await self._send(plain_request, has_tools, parse)
+                    self._accepts_provider_fields = False
+                    return answer
+                problem = self._secrets.remove_from(str(fault))
+                self._raise_if_final(fault, problem, has_tools)
             if attempt < retries.attempts:
                 await asyncio.sleep(retries.pause(attempt, pause))
+        if fault is not None and fault.outcome is Outcome.OVERFLOW:
+            raise ContextWindowError(problem)
         raise InfrastructureError(
             f"model {self.settings.model!r} at {self._public_url} did not answer in "
             f"{retries.attempts} attempts; last problem: {problem}"
         )
 
-    def _meter_usage(self, completion: Completion) -> Completion:
+    async def _check_tools(self, request: Mapping[str, Any], completion: Completion) -> None:
+        """Find out whether the endpoint ignores the tools, if the first answer with tools raises doubts.
+
+        The same request without tools then has as many prompt tokens.
+
+        Raises:
+            EndpointError: the endpoint ignores the tools.
+        """
+        self._may_ignore_tools = False
+        tokens, tools = completion.usage.prompt_tokens, request["tools"]
+        size = len(json.dumps([request["messages"], tools]))
+        if completion.tool_calls or not 0 < tokens < size / MAX_CHARACTERS_PER_TOKEN:
+            return
+        names = request.keys() - {"tools", "tool_choice", "parallel_tool_calls"}
+        plain, _ = await self._send({name: request[name] for name in names}, False, lambda record: None)
+        if plain.usage.prompt_tokens == tokens:
+            raise EndpointError(
+                f"{self._public_url} ignores the tools of model {self.settings.model!r}: with and without "
+                f"{len(tools)} tools, a request has {tokens} prompt tokens; serve the model with a "
+                "chat template that knows tools, or give --t2e-allow-ignored-tools"
+            )
+
+    def _accept(self, completion: Completion, has_tools: bool) -> Completion:
+        """Count a good answer. Raises `ContextWindowError` if it says that the conversation does not fit."""
+        self._answered_with_tools.add(has_tools)
         usage = completion.usage
         if usage.cost is None and self.settings.price is not None:
             priced_usage = usage.model_copy(update={"cost": self.settings.price.cost(usage)})
             completion = completion.model_copy(update={"usage": priced_usage})
         if self._meter is not None:
             self._meter.spend(completion.usage)
+        if is_overflow(completion):
+            raise ContextWindowError(
+                f"model {self.settings.model!r} ended its answer with {completion.finish_reason!r}: "
+                "the conversation fills its context window"
+            )
         return completion
 
-    def _raise_if_final(self, error: openai.APIStatusError, has_tools: bool) -> None:
-        """Raise for a status that no retry can fix."""
-        status, description, model = error.status_code, self._describe(error), self.settings.model
-        # Some endpoints answer 403 to single requests because of their content.
-        is_fatal = error.code in FATAL_CODES or (
-            status in FATAL_STATUSES and not (status == 403 and self._answered_with_tools)
-        )
-        if is_fatal:
+    def _raise_if_final(self, fault: ApiError, problem: str, has_tools: bool) -> None:
+        """Raise for an error that no retry can fix."""
+        outcome, status, model = fault.outcome, fault.status, self.settings.model
+        # If the model has answered such a request before, the content of this request is the cause.
+        is_content_at_fault = has_tools in self._answered_with_tools
+        if outcome is Outcome.FATAL or (
+            outcome in (Outcome.FORBIDDEN, Outcome.MISSING) and not self._answered_with_tools
+        ):
             settings_to_check = (
                 "the model's name and the base URL" if status == 404 else self.settings.api_key_env
             )
             raise EndpointError(
-                f"{self._public_url} rejects model {model!r}: {description}; check {settings_to_check}"
+                f"{self._public_url} rejects model {model!r}: {problem}; check {settings_to_check}"
             ) from None
-        if status in RETRY_STATUSES or status >= 500:
+        if outcome in (Outcome.RETRY, Outcome.MISSING):
             return
-        lower_description = description.lower()
-        # If the model has answered such a request before, the content of this request is the cause.
-        is_content_at_fault = has_tools in self._answered_with_tools
-        if (
-            error.code == "context_length_exceeded"
-            or (
-                "context" in lower_description
-                and ("length" in lower_description or "window" in lower_description)
-            )
-            or (status == TOO_LARGE_STATUS and is_content_at_fault)
-        ):
-            raise ContextWindowError(description) from None
-        message = f"{self._public_url} rejects the request to model {model!r}: {description}"
-        raise (RequestRefusedError if is_content_at_fault else EndpointError)(message) from None
+        if outcome is Outcome.OVERFLOW or (outcome is Outcome.TOO_LARGE and is_content_at_fault):
+            # A shared cache that other requests fill has the same words with status 500.
+            if status < 500:
+                raise ContextWindowError(problem) from None
+            return
+        message = f"{self._public_url} rejects the request to model {model!r}: {problem}"
+        if fault.field in self.settings.to_record():
+            message += f"; leave out parameter {fault.field!r}"
+        is_single = is_content_at_fault or outcome in (Outcome.FILTERED, Outcome.FORBIDDEN)
+        raise (RequestRefusedError if is_single else EndpointError)(message) from None
 
-    @property
-    def _public_url(self) -> str | None:
-        return without_credentials(str(self._clients[0].base_url))
+    def _describe(self, error: Exception, attempt: int) -> str:
+        """The text of an error without an answer.
 
-    def _describe(self, error: openai.APIStatusError) -> str:
-        body = error.body
-        message = body.get("message") if isinstance(body, dict) else None
-        return self._secrets.remove_from(f"{error.status_code} {message or error.message}")
-
-
-def _split_credentials(settings: ModelSettings) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
-    """Split the base URL into a URL that may be logged, and its user and password."""
-    url = settings.endpoint()
-    if not url:
-        return None, None
-    try:
-        parsed_url = httpx2.URL(url)
-    except httpx2.InvalidURL:  # the error's message may quote the password
-        raise settings.url_error() from None
-    auth = httpx2.BasicAuth(parsed_url.username, parsed_url.password) if parsed_url.userinfo else None
-    return parsed_url.copy_with(username="", password=""), auth
-
-
-def _retry_after(error: openai.APIStatusError) -> float | None:
-    """The seconds that the endpoint asks the client to wait; None if it does not ask."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return float(error.response.headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
-    return None
+        Raises:
+            EndpointError: the endpoint cannot be reached, and never was.
+        """
+        if isinstance(error, TimeoutError):
+            option = self.settings.timeout_option
+            return f"no answer within {self.settings.timeout:g} seconds" + (f" ({option})" if option else "")
+        problem = self._secrets.remove_from(f"{type(error).__name__}: {error}")
+        if not self._is_reached and isinstance(error, CONNECT_ERRORS) and attempt >= MAX_CONNECT_ATTEMPTS:
+            raise EndpointError(
+                f"cannot reach {self._public_url} for model {self.settings.model!r}: {problem}; "
+                f"start the server, or check {self.settings.url_option or 'its URL'} "
+                "and OPENAI_BASE_URL"
+            ) from None
+        return problem

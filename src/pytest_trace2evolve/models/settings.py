@@ -5,15 +5,23 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import EndpointError
 from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.utils.secrets import remove_secret_fields
+
+DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 
 CALL_TIMEOUT = 600.0
 """Default timeout of one attempt of a call, in seconds; the same as the default of the openai client."""
+
+PositiveCount = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,40 @@ class Retries:
         return min(self.max_pause, max(retry_after, 0.0)) + backoff * 0.1
 
 
+class ModelParameters(Record):
+    """Fields of a request by their names in the API; a parameter that is None keeps the value of the run.
+
+    Without the fields that this package sets itself or cannot read the answers to, such as `n` and `stream`.
+    """
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    reasoning_effort: str | None = None
+    extra_body: dict[str, object] | None = None
+    seed: Annotated[int, Field(strict=True)] | None = None
+    max_tokens: PositiveCount | None = None
+    max_completion_tokens: PositiveCount | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    stop: str | Annotated[list[str], Field(min_length=1, max_length=4)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, object] | None = None
+    parallel_tool_calls: Annotated[bool, Field(strict=True)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, object] | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+    store: Annotated[bool, Field(strict=True)] | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The parameters that are set."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """A model, its endpoint and its parameters.
@@ -52,6 +94,7 @@ class ModelSettings:
         api_key_env: The environment variable that holds the key.
         temperature: The sampling temperature; None omits it from the request, as some models require.
         seed: The seed, to which the trial's number is added in each request; None sends no seed.
+        parameters: Further fields of `ModelParameters`.
         timeout: Seconds of one attempt of a call.
         price: The model's price; None if unknown.
         folder: The model's folder if a local server of this run serves the model, else None.
@@ -59,6 +102,7 @@ class ModelSettings:
         weights: Digest of the folder, followed by `+` and the adapter's digest if there is an adapter. It is
             recorded instead of a local server's address, which changes with each run.
         token: The local server's token; None until the server has been started.
+        allows_ignored_tools: Whether the run continues if the endpoint ignores the tools.
         url_option, timeout_option: The options that set `base_url` and `timeout`, for error messages; empty
             if the command has none.
     """
@@ -70,6 +114,7 @@ class ModelSettings:
     seed: int | None = None
     reasoning_effort: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = CALL_TIMEOUT
     max_connections: int = 64
     retries: Retries = Retries()
@@ -81,6 +126,13 @@ class ModelSettings:
     # These fields change no trace, so settings that differ only in them are equal.
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
+    allows_ignored_tools: bool = field(default=False, compare=False)
+
+    def with_parameters(self, given: Mapping[str, Any]) -> Self:
+        """Return the settings with the parameters that a candidate sets."""
+        own = {name: value for name, value in given.items() if name in _OWN_FIELDS}
+        others = {name: value for name, value in given.items() if name not in _OWN_FIELDS}
+        return replace(self, **own, parameters={**self.parameters, **others})
 
     def with_server(self, base_url: str, token: str) -> Self:
         """Return the settings with the address and the token of a local server."""
@@ -132,6 +184,7 @@ class ModelSettings:
     def to_record(self) -> dict[str, object]:
         """Return the settings that evidence records: all that can change a trace, without secrets."""
         values: dict[str, object] = {
+            **self.parameters,
             "temperature": self.temperature,
             "seed": self.seed,
             "reasoning_effort": self.reasoning_effort,
@@ -157,6 +210,11 @@ class ModelSettings:
                 raise ValueError(f"{name}: not a {types[0].__name__}")
             return value
 
+        names = ModelParameters.model_fields.keys() - _OWN_FIELDS
+        try:
+            parameters = ModelParameters.model_validate({name: record.get(name) for name in names}).given
+        except ValidationError as error:
+            raise ValueError(first_problem(error)) from None
         return cls(
             model=model,
             base_url=read_typed("endpoint", str) or "",
@@ -164,8 +222,13 @@ class ModelSettings:
             seed=read_typed("seed", int),
             reasoning_effort=read_typed("reasoning_effort", str),
             extra_body=read_typed("extra_body", dict) or {},
+            parameters=parameters,
             weights=read_typed("weights", str),
         )
+
+
+_OWN_FIELDS = frozenset({"temperature", "seed", "reasoning_effort", "extra_body"})
+"""The parameters that are fields of `ModelSettings`."""
 
 
 def without_credentials(url: str | None) -> str | None:

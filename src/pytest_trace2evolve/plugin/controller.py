@@ -27,7 +27,13 @@ from pytest_trace2evolve.plugin.settings import (
     select_tests,
     usage_error,
 )
-from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, write_summaries
+from pytest_trace2evolve.plugin.summary_writers import (
+    command_of,
+    finish_junit,
+    print_failures,
+    write_failures,
+    write_summaries,
+)
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
 from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
@@ -80,6 +86,7 @@ class Controller(ItemHooks):
         self._cassette_message = ""
         self._write_errors: list[str] = []
         self._exit_status: int | None = None
+        self._failures: dict[TaskName, ItemResult] = {}
 
     @property
     def agent(self) -> str | None:
@@ -141,10 +148,7 @@ class Controller(ItemHooks):
             is_listing=is_listing,
         )
         self.plan = plan
-        self.suites = {
-            name: {split: list(tasks) for split, tasks in planned.lock.splits.items()}
-            for name, planned in plan.suites.items()
-        }
+        self.suites = {name: planned.planned_splits for name, planned in plan.suites.items()}
         self._warnings = age_warnings(_baseline_facts(plan), max_baseline_age(self.config))
         if is_listing:
             return
@@ -269,7 +273,10 @@ class Controller(ItemHooks):
         assert self.session is not None
         refusal = "" if self._has_reported_refusal or event.run is not None else self.session.refusal
         self._has_reported_refusal = self._has_reported_refusal or bool(refusal)
-        return item_result(event, refusal)
+        result = item_result(event, refusal)
+        if result.failure and not result.expected_failure:
+            self._failures[event.suite, event.task_id] = result
+        return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -364,7 +371,11 @@ class Controller(ItemHooks):
         self._report = self._make_report()
         if self._report is not None:
             assert self.plan is not None
-            self._write_errors = write_summaries(self.config, self.plan, self._report.summary)
+            summary = self._report.summary
+            self._write_errors = write_summaries(self.config, self.plan, summary)
+            self._write_errors += write_failures(
+                self.plan.project.root / (summary.evidence or self.plan.run_folder), summary, self._failures
+            )
         if self._has_crashed and session.exitstatus in (
             *OVERRIDABLE_STATUSES,
             EXIT_STATUS[Decision.INCONCLUSIVE],
@@ -374,7 +385,7 @@ class Controller(ItemHooks):
         self._exit_status = int(session.exitstatus)
         result = yield
         if self.plan is not None:
-            sanitize_junit(self.config)
+            finish_junit(self.config, None if self._result is None else self._result.decision)
         return result
 
     def _has_ended_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
@@ -434,9 +445,8 @@ class Controller(ItemHooks):
         notes = self.session.notes if self._result is None else self._result.notes
         if not outcomes and not self._trouble:
             return None
-        usage_text = ""
-        if self._result is not None and self.session.plan.live is not None:
-            usage_text = totals_text(self.session.engine.totals())
+        is_live = self._result is not None and self.session.plan.live is not None
+        usage_text = totals_text(self.session.engine.totals()) if is_live else ""
         return report_of(
             self.session.plan,
             outcomes,
@@ -444,6 +454,8 @@ class Controller(ItemHooks):
             decision=None if self._result is None else self._result.decision,
             trouble=self._trouble,
             used=usage_text,
+            command=command_of(self.config, self.session.plan),
+            against=getattr(self.config.option, "t2e_against", None),
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -460,6 +472,7 @@ class Controller(ItemHooks):
         if self._report is None:
             return
         terminalreporter.ensure_newline()
+        print_failures(terminalreporter, self._report.summary, self._failures)
         text = run_report(
             self._report.summary,
             self._report.figures,

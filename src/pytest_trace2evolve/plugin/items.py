@@ -17,6 +17,9 @@ from pytest_trace2evolve.errors import TaskFailed
 PLUGIN_NAME = "trace2evolve-run"
 """The name under which the run's plugin object is registered."""
 
+SUSPECTED = "suspected: "
+"""The beginning of the reason with which a suspected task is skipped."""
+
 SuiteTasks = Mapping[str, Mapping[str, Sequence[str]]]
 """The ids of tasks by suite and split."""
 
@@ -198,9 +201,9 @@ class ItemHooks:
         if isinstance(item, TaskItem) and call.when == "setup" and item.result:
             report.trace2evolve_reported = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
-            # A suspected task neither passed nor failed; JUnit shows it as skipped, with the reason.
+            # A suspected task neither passed nor failed. `finish_junit` replaces its entry in the JUnit file.
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), 0, f"suspected: {item.result.short_explanation}")
+            report.longrepr = (str(item.path), 0, SUSPECTED + item.result.explanation)
             report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
         return report
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -17,8 +18,9 @@ from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 from pytest_trace2evolve.session.events import Run, TaskDecided
 from pytest_trace2evolve.session.ledger import SplitName
+from pytest_trace2evolve.session.regressions import baseline_trials_of
 from pytest_trace2evolve.session.traces import sealed_splits_of_task
-from pytest_trace2evolve.session.trials import TaskRun, is_suspected
+from pytest_trace2evolve.session.trials import TaskRun
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -64,11 +66,16 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     agent_error, frames = _agent_error_texts(run, is_open=is_open)
     return ItemResult(
         failure=_failure_text(trials, is_open=is_open),
-        failed_checks="" if run.failure is None else _checks_text(run.failure, trials),
+        failed_checks="\n".join(
+            [
+                *_fallen_lines(event, trials),
+                *([] if run.failure is None else [_checks_text(run.failure, trials)]),
+            ]
+        ),
         agent_error=agent_error,
         frames=frames,
         trace=_trace_text(event, run.failure, sealed_splits),
-        is_suspected=is_suspected(plan, planned, split, run, event.task_id),
+        is_suspected=event.is_suspected,
         expected_failure=expected_failure,
         properties=properties,
     )
@@ -111,6 +118,21 @@ def _failure_text(trials: Trials, *, is_open: bool) -> str:
     text = f"reward {trials.reward:.3f}: {trials.pass_count} of {len(measured_records)} trials passed"
     # For sealed splits, `trace2evolve show` names the failed components and records the access.
     return f"{text} ({_components_text(measured_records)})" if is_open else text
+
+
+def _fallen_lines(event: TaskDecided, trials: Trials) -> list[str]:
+    """Return the figures of a task that passed on the baseline, in one line that quotes no trace."""
+    planned = event.plan.suites[event.suite]
+    old = baseline_trials_of(planned, event.task_id)
+    if old is None or not old.passes:
+        return []
+    assert planned.baseline is not None
+    texts = []
+    for side in (old, trials):
+        ends = Counter(record.termination_reason for record in side.measured_records)
+        ends_text = ", ".join(f"{end} {count}" for end, count in ends.most_common())
+        texts.append(f"{side.pass_count} of {len(side.measured_records)} passed ({ends_text})")
+    return [f"fell: {texts[0]} in baseline {planned.baseline.name}, now {texts[1]}"]
 
 
 def _agent_error_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:

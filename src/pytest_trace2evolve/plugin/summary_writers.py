@@ -1,12 +1,16 @@
 """Write a run's results to GitHub's job summary, to summary files and to JUnit properties."""
 
 import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.records.verdict import RunSummary
+from pytest_trace2evolve.plugin.items import SUSPECTED, ItemResult
+from pytest_trace2evolve.records.verdict import Decision, RunSummary
+from pytest_trace2evolve.report.failure import broken_task_lines
 from pytest_trace2evolve.report.summary import (
     append_step_summary,
     reproduction_command,
@@ -22,6 +26,13 @@ STEP_SUMMARY_VAR = "GITHUB_STEP_SUMMARY"
 """The environment variable that holds the path of a GitHub job's summary file."""
 
 
+MAX_EXPLAINED_TASKS = 3
+"""Maximum number of broken tasks that the terminal explains without -v."""
+
+FAILURES_NAME = "what-broke.txt"
+"""The file of a run's folder that explains the tasks that fell or fail newly."""
+
+
 def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> list[str]:
     """Write summaries and add JUnit properties, before pytest writes its own files.
 
@@ -30,7 +41,6 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
         the exit status.
     """
     _add_junit_properties(config, summary)
-    summary = summary.model_copy(update={"command": _reproduction_command(config, plan)})
     folder = config.invocation_params.dir
     error_lines = []
     for name in config.option.t2e_summary or ():
@@ -52,6 +62,36 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
     return error_lines
 
 
+def write_failures(
+    folder: Path, summary: RunSummary, failures: Mapping[tuple[str, str], ItemResult]
+) -> list[str]:
+    """Write the explanations of broken tasks to the run's folder; return a line if that fails."""
+    texts = {name: failure.explanation for name, failure in failures.items()}
+    if not (lines := broken_task_lines(summary, texts)):
+        return []
+    try:
+        write_atomic(folder / FAILURES_NAME, sanitize_file("\n".join(lines) + "\n"))
+    except OSError as error:
+        return [_write_error_text(f"{FAILURES_NAME} could not be written", error)]
+    return []
+
+
+def print_failures(
+    terminal: pytest.TerminalReporter, summary: RunSummary, failures: Mapping[tuple[str, str], ItemResult]
+) -> None:
+    """Explain three broken tasks, or all with -v, except those that pytest has explained as failures."""
+    has_tracebacks = terminal.config.option.tbstyle not in ("no", "line")
+    texts = {
+        name: failure.explanation
+        for name, failure in failures.items()
+        if failure.is_suspected or not has_tracebacks
+    }
+    max_tasks = None if terminal.config.get_verbosity() > 0 else MAX_EXPLAINED_TASKS
+    if lines := broken_task_lines(summary, texts, max_tasks):
+        terminal.section("what broke")
+        terminal.write("\n".join(lines) + "\n")
+
+
 def sanitize_terminal(config: pytest.Config) -> None:
     """Sanitize everything that pytest and its plugins print to the terminal from now on.
 
@@ -64,10 +104,11 @@ def sanitize_terminal(config: pytest.Config) -> None:
         writer._file = SanitizedStream(writer._file, is_terminal=terminal)
 
 
-def sanitize_junit(config: pytest.Config) -> None:
-    """Sanitize the JUnit file of pytest, because pytest escapes only characters that XML forbids.
+def finish_junit(config: pytest.Config, decision: Decision | None) -> None:
+    """Report suspected tasks in the JUnit file of pytest, and sanitize it.
 
-    The escapes contain no special characters of XML, so the file can be processed as text.
+    Pytest escapes only characters that XML forbids. The escapes contain no special characters of XML, so the
+    file can be processed as text.
     """
     for plugin in config.pluginmanager.get_plugins():
         file = getattr(plugin, "logfile", None)
@@ -75,9 +116,30 @@ def sanitize_junit(config: pytest.Config) -> None:
             path = Path(file)
             if path.is_file():
                 text = path.read_text(encoding="utf-8")
-                sanitized = sanitize_file(text.replace("&#13;", "\r"))
+                finished = _report_suspected(text, is_promoted=decision is Decision.PROMOTE)
+                sanitized = sanitize_file(finished.replace("&#13;", "\r"))
                 if sanitized != text:
                     write_atomic(path, sanitized)
+
+
+def _report_suspected(text: str, *, is_promoted: bool) -> str:
+    """Turn the skipped entries of suspected tasks into failures, or into output if the run promotes."""
+    if f'message="{SUSPECTED}' not in text:
+        return text
+    root = ElementTree.fromstring(text)
+    for suite in root.iter("testsuite"):
+        for case in suite.iter("testcase"):
+            entry = case.find("skipped")
+            if entry is None or not (explanation := entry.get("message", "")).startswith(SUSPECTED):
+                continue
+            case.remove(entry)
+            new_entry = ElementTree.SubElement(case, "system-out" if is_promoted else "failure")
+            new_entry.text = explanation
+            if not is_promoted:
+                new_entry.set("message", explanation.partition("\n")[0])
+            for name, change in (("skipped", -1), ("failures", 0 if is_promoted else 1)):
+                suite.set(name, str(int(suite.get(name, "0")) + change))
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
 
 
 def _write_error_text(message: str, error: OSError | ValueError) -> str:
@@ -94,7 +156,7 @@ def _add_junit_properties(config: pytest.Config, summary: RunSummary) -> None:
                 add_property(name, value)
 
 
-def _reproduction_command(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
+def command_of(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
     """Return the command that started the run, without the secrets in its options."""
     arguments = [str(argument) for argument in config.invocation_params.args]
     command = reproduction_command(arguments, os.environ.get("PYTEST_ADDOPTS", ""))

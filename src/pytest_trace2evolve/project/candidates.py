@@ -12,17 +12,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import AdapterError, CandidateError, name_suggestion, shorten, similar_names
+from pytest_trace2evolve.models.settings import ModelParameters
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.project.tool_settings import AgentName
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import is_inside
 from pytest_trace2evolve.utils.reading import first_problem, read_text
@@ -59,19 +61,6 @@ class ToolText(Record):
     parameters: dict[str, str] = Field(default_factory=dict)
 
 
-class ModelParameters(Record):
-    """Parameters of a model; a parameter that is None keeps the value of the run."""
-
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    reasoning_effort: str | None = None
-    extra_body: dict[str, object] | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The parameters that are set."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-
 class Candidate(Record):
     """One candidate.
 
@@ -79,6 +68,7 @@ class Candidate(Record):
         id: The candidate's name; its file is `<id>.md`.
         parent: The id of the candidate from which this one was made; None for a root.
         hypothesis: The expected change, and why it should help.
+        claim: The goal with which a pull request is gated that adds the candidate; None for no-regression.
         frozen_at: The day after which its text may not change.
         informed_by: Evidence that the candidate's author had seen, as `suite::split` or `suite::split::task`.
         changes: Declared changes besides the instruction: `agent` (the implementation), `model`,
@@ -100,6 +90,7 @@ class Candidate(Record):
     id: CandidateId
     parent: CandidateId | None = None
     hypothesis: str = ""
+    claim: Goal | None = None
     frozen_at: Annotated[date | None, BeforeValidator(_check_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     changes: tuple[Change, ...] = ()

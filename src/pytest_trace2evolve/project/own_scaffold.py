@@ -15,15 +15,16 @@ from pytest_trace2evolve.project.pytest_ini import ini_value, pytest_settings
 from pytest_trace2evolve.project.scaffold import (
     SUITES_FOLDER,
     SUITES_KEY,
-    WORKFLOW_PATH,
     FileState,
     Scaffold,
     add_copies,
-    add_ignore,
+    add_file,
+    add_git_files,
+    add_workflow,
     check_folder,
     scaffold_error,
-    wants_workflow,
 )
+from pytest_trace2evolve.project.schemas import schema_files
 from pytest_trace2evolve.project.tool_settings import FILE_NAME, TABLE, read_tool_settings
 from pytest_trace2evolve.utils import resources
 from pytest_trace2evolve.utils.files import real_path
@@ -33,8 +34,6 @@ SUITE = "desk"
 
 BASELINE = "v0"
 """The candidate of the template that is measured first."""
-
-_WORKFLOW = "agents.yml"
 
 _LOCKED_PATHS = ("desk/data.json", "desk/world.py", f"suites/{SUITE}.toml", "tasks.yaml")
 """The files that the lock covers."""
@@ -58,11 +57,12 @@ def plan_own_scaffold(root: Path, *, workflow: bool | None = None) -> Scaffold:
         check_folder(root)
         _check_suites_folder(root)
         add_copies(scaffold, source, {path: path for path in _COPIED_PATHS})
+        for path, text in schema_files().items():
+            add_file(scaffold, path, text)
         _add_project_settings(scaffold, source)
         _add_lock(scaffold)
-        add_ignore(scaffold)
-        if wants_workflow(scaffold, workflow):
-            add_copies(scaffold, source, {WORKFLOW_PATH: _WORKFLOW})
+        add_git_files(scaffold)
+        add_workflow(scaffold, workflow)
     except OSError as error:
         raise scaffold_error(root, "read", error) from None
     return scaffold

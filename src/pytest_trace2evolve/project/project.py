@@ -1,6 +1,7 @@
 """A project: the folders of its suites, candidates, baselines, runs and ledger, and its locked suites."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -372,6 +373,20 @@ class Project:
 
     def baseline_path(self, suite: str, name: str) -> Path:
         return self.baselines_folder / suite / f"{name}.json"
+
+    def baseline_files(self, suite: str | None = None) -> dict[str, Path]:
+        """Return the files of saved baselines by name: `desk/v0`, and `v0` if only one suite has it.
+
+        Args:
+            suite: The suite whose baselines need no suite in their names; None for those of a single suite.
+        """
+        paths = sorted(self.baselines_folder.glob("*/*.json"))
+        counts = Counter(path.stem for path in paths)
+        return {f"{path.parent.name}/{path.stem}": path for path in paths} | {
+            path.stem: path
+            for path in paths
+            if (path.parent.name == suite if suite else counts[path.stem] == 1)
+        }
 
     def baseline_names(self, suite: str) -> list[str]:
         return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))

@@ -8,6 +8,8 @@ lock, to which missing suites are added.
 
 import configparser
 import importlib.util
+import json
+import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +28,15 @@ from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, open_regular
 
 ALL_SUITES = "all"
 WORKFLOW_PATH = ".github/workflows/agents.yml"
-RUNS_FOLDER = ".trace2evolve/"
-"""The folder of runs, which `.gitignore` excludes."""
+_GIT_FILES = {
+    ".gitignore": (".trace2evolve/", ".venv/", "__pycache__/"),
+    ".gitattributes": ("baselines/** -text -merge", "ledger/** -text -merge"),
+}
+"""The lines of git's files. Baselines and ledger entries hold digests of their bytes, so git must neither
+convert their line ends nor merge them line by line."""
+
+LOCAL_EXTRA = "[local]"
+"""The extra that the workflow installs for the embedded model."""
 
 SUITES_KEY, SUITES_FOLDER = "t2e_suites", "suites"
 """The key of pytest's settings that names the folder of suites, and its value."""
@@ -101,7 +110,7 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
         root: The folder; it need not exist.
         suites: Names of suites, or `all` for every suite that ships with the package.
         workflow: Whether to add the CI workflow; None adds it unless the folder lies below the top of a
-            repository, where GitHub ignores workflows.
+            repository.
 
     Raises:
         SuiteError: a suite is unknown; the message names the nearest one.
@@ -115,9 +124,8 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
         add_copies(scaffold, source, {path: path for path in _copied_paths(template, scaffold.suites)})
         _add_baselines(scaffold, template, _add_lock(scaffold, template))
         _add_settings(scaffold)
-        add_ignore(scaffold)
-        if wants_workflow(scaffold, workflow):
-            add_copies(scaffold, source, {WORKFLOW_PATH: resources.WORKFLOW_PATH})
+        add_git_files(scaffold)
+        add_workflow(scaffold, workflow, extra=LOCAL_EXTRA)
     except OSError as error:
         raise scaffold_error(root, "read", error) from None
     scaffold.notes += _missing_extras(template, scaffold.suites)
@@ -172,14 +180,18 @@ def _suite_files(template: Project, suite: str) -> list[str]:
 def add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
     """Add files that are copied unchanged. `paths` maps paths in the folder to paths in the template."""
     for path, origin in paths.items():
-        text = (source / origin).read_bytes().decode("utf-8")
-        current_content = _read_current(scaffold.root / path)
-        if current_content is None:
-            scaffold.add(path, FileState.WRITTEN, text=text)
-        elif current_content.replace(b"\r\n", b"\n") == text.encode():
-            scaffold.add(path, FileState.PRESENT)
-        else:
-            scaffold.add(path, FileState.LEFT_ALONE, "your file differs")
+        add_file(scaffold, path, (source / origin).read_bytes().decode("utf-8"))
+
+
+def add_file(scaffold: Scaffold, path: str, text: str) -> None:
+    """Add a file, unless the folder has it."""
+    current_content = _read_current(scaffold.root / path)
+    if current_content is None:
+        scaffold.add(path, FileState.WRITTEN, text=text)
+    elif current_content.replace(b"\r\n", b"\n") == text.encode():
+        scaffold.add(path, FileState.PRESENT)
+    else:
+        scaffold.add(path, FileState.LEFT_ALONE, "your file differs")
 
 
 def _read_current(path: Path) -> bytes | None:
@@ -278,32 +290,40 @@ def _add_settings(scaffold: Scaffold) -> None:
         )
 
 
-def add_ignore(scaffold: Scaffold) -> None:
-    """Add `.gitignore`, or a note with the line to add to the folder's existing file."""
-    name = ".gitignore"
-    current_content = _read_current(scaffold.root / name)
-    if current_content is None:
-        scaffold.add(name, FileState.WRITTEN, text=f"{RUNS_FOLDER}\n")
-    elif RUNS_FOLDER.strip("/").encode() in {
-        line.strip().strip(b"/") for line in current_content.splitlines()
-    }:
-        scaffold.add(name, FileState.PRESENT)
-    else:
-        scaffold.add(name, FileState.LEFT_ALONE)
-        scaffold.notes.append(f"add to {name}: {RUNS_FOLDER}")
+def add_git_files(scaffold: Scaffold) -> None:
+    """Add `.gitignore` and `.gitattributes`, or notes with the lines that existing files lack."""
+    for name, lines in _GIT_FILES.items():
+        current_content = _read_current(scaffold.root / name)
+        if current_content is None:
+            scaffold.add(name, FileState.WRITTEN, text="".join(f"{line}\n" for line in lines))
+            continue
+        current_lines = {line.strip().strip(b"/") for line in current_content.splitlines()}
+        missing = [line for line in lines if line.strip("/").encode() not in current_lines]
+        scaffold.add(name, FileState.LEFT_ALONE if missing else FileState.PRESENT)
+        scaffold.notes += [f"add to {name}: {line}" for line in missing]
 
 
-def wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
-    if workflow is not None:
-        return workflow
+def add_workflow(scaffold: Scaffold, workflow: bool | None, *, extra: str = "") -> None:
+    """Add the CI workflow at the top of the repository, where GitHub reads it; see `plan_scaffold`.
+
+    `extra` is the extra that the workflow installs, in brackets.
+    """
     root = real_path(scaffold.root)
     repository = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
-    if repository != root:
+    if workflow is None and repository != root:
         scaffold.notes.append(
-            "no workflow was added: GitHub reads workflows only at the top of a repository, "
-            f"{repository}; --workflow adds it"
+            "no workflow was added: GitHub reads workflows only at the top of a repository; --workflow adds "
+            f"{repository / WORKFLOW_PATH}"
         )
-    return repository == root
+    elif workflow is not False:
+        text = (resources.template_folder() / resources.WORKFLOW_PATH).read_text(encoding="utf-8")
+        text = text.replace(LOCAL_EXTRA, extra)
+        if repository != root:
+            # Quoted as in YAML.
+            folder = json.dumps(root.relative_to(repository).as_posix(), ensure_ascii=False)
+            text = text.replace("PROJECT: .", f"PROJECT: {folder}")
+            text = text.replace("working-directory: .", f"working-directory: {folder}")
+        add_file(scaffold, Path(os.path.relpath(repository / WORKFLOW_PATH, root)).as_posix(), text)
 
 
 def _missing_extras(template: Project, suites: Sequence[str]) -> Iterator[str]:

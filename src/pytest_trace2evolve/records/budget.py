@@ -40,9 +40,15 @@ class SimulationState(StrEnum):
 
 @dataclass(frozen=True)
 class RunTotals:
-    """The progress of a run: simulations by state, usage, and the number of reserved fresh simulations."""
+    """The progress of a run: simulations by state, usage, and the number of reserved fresh simulations.
+
+    `waiting_task` is the running task that got its last answer from a model `waiting_seconds` ago, before
+    all others.
+    """
 
     states: dict[SimulationState, int]
     usage: Usage
     seconds: float
     fresh: int = 0
+    waiting_task: str = ""
+    waiting_seconds: float = 0.0

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.message import (
     MALFORMED_ARGUMENTS,
+    PROVIDER_FIELDS,
     Message,
     Requestor,
     ToolCall,
@@ -34,12 +35,23 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Matches the names of tools that every endpoint accepts."""
 
 
+TOOL_USE_FAILED = "tool_use_failed"
+"""The finish reason of an answer that an endpoint withheld, because it holds a malformed call."""
+
+ProviderFields = dict[str, Any]
+"""Fields of an answer that only its endpoint knows, such as reasoning and signatures; they are sent back."""
+
+
 class RequestedCall(Record):
-    """A tool call as a model asked for it. `arguments` is the model's own text, valid JSON or not."""
+    """A tool call as a model asked for it. `arguments` is the model's own text, valid JSON or not.
+
+    `id` is the endpoint's, which may be empty, and need not be unique.
+    """
 
     id: str
     name: str
     arguments: str
+    provider_fields: ProviderFields = Field(default_factory=dict)
 
 
 class Usage(Record):
@@ -83,6 +95,7 @@ class Completion(Record):
 
     content: str | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
+    provider_fields: ProviderFields = Field(default_factory=dict)
     finish_reason: str | None = None
     usage: Usage = Usage()
     seconds: float = 0.0
@@ -154,34 +167,61 @@ class JournalEntry:
 def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
     """Convert a message to the API's form.
 
-    `role` replaces the message's own role, because a user simulator speaks as the assistant.
+    `role` replaces the message's own role, because a user simulator speaks as the assistant. Only the model
+    that wrote a message gets back the fields of its endpoint.
     """
     if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.id, "content": message.content or ""}
-    wire_message: dict[str, Any] = {"role": role or message.role, "content": message.content}
+        call_id = provider_fields(message).get("id", message.id)
+        return {"role": "tool", "tool_call_id": call_id, "content": message.content or ""}
+    role = role or message.role
+    fields = provider_fields(message) if role == "assistant" else {}
+    wire_message: dict[str, Any] = {**fields, "role": role, "content": message.content}
     if message.tool_calls:
-        wire_message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
+        wire_message["tool_calls"] = [_call_to_wire(call) for call in message.tool_calls]
     return wire_message
 
 
-def from_completion(completion: Completion, role: Requestor) -> Message:
-    """Convert a model's answer to a message of the agent or of the user, in tau2's shape."""
-    calls = [
-        ToolCall(
-            id=storable_text(call.id),
-            name=storable_text(call.name),
-            arguments=parse_arguments(call.arguments),
-            requestor=role,
-        )
-        for call in completion.tool_calls
-    ]
+def _call_to_wire(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+    if fields := provider_fields(call):
+        inner = fields.get("function")
+        function = {**(inner if isinstance(inner, dict) else {}), **function}
+        return {"id": call.id, **fields, "type": "function", "function": function}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def provider_fields(record: Message | ToolCall) -> ProviderFields:
+    """The fields that only the endpoint of a message knows; empty if there are none.
+
+    Those of a call contain its `id` at the endpoint if another call of the conversation has the same. The
+    result of the call contains it too.
+    """
+    fields = (record.model_extra or {}).get(PROVIDER_FIELDS)
+    return fields if isinstance(fields, dict) else {}
+
+
+def without_provider_fields(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request whose messages contain only the fields that the API defines."""
+
+    def plain(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        return {name: record[name] for name in names if name in record}
+
+    messages = [plain(message, "role", "content", "tool_call_id") for message in request["messages"]]
+    for message, sent in zip(messages, request["messages"], strict=True):
+        if calls := sent.get("tool_calls"):
+            message["tool_calls"] = [
+                plain(call, "id", "type") | {"function": plain(call["function"], "name", "arguments")}
+                for call in calls
+            ]
+    return {**request, "messages": messages}
+
+
+def from_completion(completion: Completion, role: Requestor, history: Iterable[Message] = ()) -> Message:
+    """Convert a model's answer to a message of the agent or of the user, in tau2's shape.
+
+    A call whose id is empty, or in use in the conversation so far, gets a new one.
+    """
+    calls = _number_calls(completion.tool_calls, role, history) if completion.tool_calls else None
     usage: dict[str, Any] = {
         "prompt_tokens": completion.usage.prompt_tokens,
         "completion_tokens": completion.usage.completion_tokens,
@@ -191,14 +231,45 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
     fields: dict[str, Any] = {
         "role": role,
         "content": None if completion.content is None else storable_text(completion.content),
-        "tool_calls": calls or None,
+        "tool_calls": calls,
         "cost": completion.usage.cost,
         "usage": usage,
         "generation_time_seconds": completion.seconds,
     }
     if completion.cached:
         fields["cached"] = True
+    if completion.provider_fields:
+        fields[PROVIDER_FIELDS] = completion.provider_fields
     return Message.model_validate(fields)
+
+
+def _number_calls(
+    requested_calls: Iterable[RequestedCall], role: Requestor, history: Iterable[Message]
+) -> list[ToolCall]:
+    used_ids = {call.id for message in history for call in message.tool_calls or ()}
+    wire_ids = set[str]()
+    calls = []
+    for number, requested_call in enumerate(requested_calls, len(used_ids) + 1):
+        sent_id = call_id = storable_text(requested_call.id)
+        fields = requested_call.provider_fields
+        while not call_id or call_id in used_ids:
+            # Nine letters and digits, because Mistral accepts no other ids.
+            call_id, number = f"call{number:05d}", number + 1
+        wire_id = sent_id if sent_id and sent_id not in wire_ids else call_id
+        if wire_id != call_id:
+            fields = {"id": wire_id, **fields}
+        used_ids.add(call_id)
+        wire_ids.add(wire_id)
+        calls.append(
+            ToolCall(
+                id=call_id,
+                name=storable_text(requested_call.name),
+                arguments=parse_arguments(requested_call.arguments),
+                requestor=role,
+                **({PROVIDER_FIELDS: fields} if fields else {}),
+            )
+        )
+    return calls
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -235,6 +306,23 @@ def called_models(trace: Iterable[Message]) -> tuple[str, ...]:
         models = usage.get("models") if message.role == "assistant" and isinstance(usage, dict) else None
         names.update(name for name in (models if isinstance(models, list) else ()) if isinstance(name, str))
     return tuple(sorted(names))
+
+
+def read_usage(usage: Any) -> Usage:
+    """Read the `usage` of an answer of the chat-completions or the responses API.
+
+    An answer without usage counts as one call without tokens.
+    """
+    if not isinstance(usage, dict):
+        return Usage()
+    if "input_tokens_details" in usage:
+        usage = {"prompt_tokens_details": usage["input_tokens_details"], **usage}
+    return Usage(
+        prompt_tokens=parse_token_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
+        completion_tokens=parse_token_count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        cached_tokens=parse_cached_tokens(usage),
+        cost=parse_dollars(usage.get("cost")),
+    )
 
 
 def parse_cached_tokens(usage: Mapping[str, Any]) -> int:

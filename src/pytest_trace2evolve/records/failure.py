@@ -49,6 +49,14 @@ class FailedCheck:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """The first call, or text, of the agent that differs between two trials of a task."""
+
+    baseline: str
+    candidate: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """The explanation of a failed trial.
 
@@ -61,6 +69,7 @@ class Failure:
         check_errors: The project's own checks without a result on a trial of the task, each with the reason.
         last_messages: The last messages of the trace.
         problem: Why the explanation is incomplete; empty if it is complete.
+        divergence: The first difference from a passed trial of the baseline; None if it is not known.
     """
 
     trial: int
@@ -71,3 +80,4 @@ class Failure:
     check_errors: tuple[str, ...] = ()
     last_messages: tuple[Message, ...] = ()
     problem: str = ""
+    divergence: Divergence | None = None

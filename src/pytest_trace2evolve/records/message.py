@@ -35,6 +35,9 @@ MALFORMED_ARGUMENTS = "malformed_arguments"
 """The only argument of a call whose arguments were not a JSON object. The tool rejects such a call, live or
 replayed."""
 
+PROVIDER_FIELDS = "provider_fields"
+"""The field of a message and of a call that holds what only the endpoint of its model knows."""
+
 MAX_DEPTH = 100
 """The maximum depth of nested lists and objects. pydantic's JSON reader accepts 200 for a whole file."""
 
@@ -158,10 +161,10 @@ def storable_message(message: Message, role: Requestor) -> Message:
 
 def _to_storable_fields(record: Tau2Record) -> dict[str, Any]:
     fields = record.model_dump(mode="json", exclude_unset=True, warnings="error")
-    return {name: _to_storable(value) for name, value in fields.items()}
+    return {name: to_storable(value) for name, value in fields.items()}
 
 
-def _to_storable(value: Any) -> Any:
+def to_storable(value: Any) -> Any:
     """Return a value with its texts changed by `storable_text`. Raises ValueError if it is not JSON."""
     if not storage_problem(value):
         return value

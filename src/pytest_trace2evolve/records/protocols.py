@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
-from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage, provider_fields
+from pytest_trace2evolve.records.message import PROVIDER_FIELDS, Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, Content, InitialState, Task
@@ -30,8 +30,14 @@ class ToolResult(Record):
     error: bool = False
 
     def to_message(self, call: ToolCall) -> Message:
+        fields = provider_fields(call)
         return Message(
-            role="tool", id=call.id, content=self.content, requestor=call.requestor, error=self.error
+            role="tool",
+            id=call.id,
+            content=self.content,
+            requestor=call.requestor,
+            error=self.error,
+            **({PROVIDER_FIELDS: {"id": fields["id"]}} if "id" in fields else {}),
         )
 
 

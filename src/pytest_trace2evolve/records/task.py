@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -369,7 +370,8 @@ class SlotScript(Record):
         goal: The result that the user wants.
         opening: The user's first message.
         knows: The facts that the user tells if the agent asks for them, by name.
-        agrees_to: Words of proposals that the user agrees to; empty for the words of the goal.
+        agrees_only: Words of which a proposal must name one for the user to agree; None for the words of the
+            goal. Earlier versions named it `agrees_to`, and counted the words of the goal too.
         patience: The maximum number of messages that the user sends.
     """
 
@@ -377,7 +379,9 @@ class SlotScript(Record):
     goal: SpokenText
     opening: SpokenText
     knows: dict[str, SpokenText] = Field(default_factory=dict)
-    agrees_to: tuple[str, ...] = ()
+    agrees_only: tuple[str, ...] | None = Field(
+        default=None, validation_alias=AliasChoices("agrees_only", "agrees_to")
+    )
     patience: int = Field(default=MAX_PATIENCE, ge=2, le=MAX_PATIENCE)
 
 

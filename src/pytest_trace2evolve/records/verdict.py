@@ -192,6 +192,7 @@ class Verdict(Record):
         detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
             would have detected in four of five comparisons; None if no drop could have been detected, and for
             other goals.
+        unclean: The reason why the evidence is not clean; empty if it is, and without a ledger.
     """
 
     decision: Decision | None
@@ -218,6 +219,7 @@ class Verdict(Record):
     estimand: Estimand | None = None
     unjudged: int = 0
     detectable: float | None = None
+    unclean: str = ""
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
 
@@ -306,7 +308,8 @@ class SuiteSummary(Record):
     """One suite: its verdicts, or the reason why there is none.
 
     `baseline` is the name of the baseline that the candidate was compared with. `left_out` names the tasks
-    that were not compared, if no verdict names them.
+    that were not compared, if no verdict names them. `tasks` is the number of the suite's tasks if its
+    baseline is saved under the name of its candidate, so that it can be measured again; otherwise 0.
     """
 
     name: str
@@ -315,18 +318,25 @@ class SuiteSummary(Record):
     verdicts: tuple[Verdict, ...] = ()
     left_out: tuple[str, ...] = ()
     compared: ComparedSides | None = None
+    tasks: int = 0
 
 
 class RunSummary(Record):
-    """The summary of a run for reports outside its terminal. `trouble` says why the run decides nothing."""
+    """The summary of a run for reports outside its terminal. `trouble` says why the run decides nothing.
+
+    `reuses` says whether runs reuse simulations of earlier runs.
+    `changes` names the differences in the evidence that judges the run, such as a baseline saved again.
+    """
 
     schema_version: int = SUMMARY_SCHEMA
     candidate: str
     decision: Decision | None = None
     trouble: str = ""
     suites: tuple[SuiteSummary, ...] = ()
+    changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     used: str = ""
     command: tuple[str, ...] = ()
+    reuses: bool = True
     run_id: str = ""
     evidence: str = ""

@@ -8,7 +8,7 @@ from rich.table import Table
 from pytest_trace2evolve.gate.calibration import Calibration, Rate
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, POWER
 from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
-from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.records.verdict import Decision, Estimand, Goal
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.calibrate import CalibrationResult
 
 
+_ESTIMAND_TEXTS = {
+    Estimand.SUITE: "exactly these tasks (estimand suite)",
+    Estimand.TASKS: "tasks like these (estimand tasks)",
+}
+
+
 def calibration_json(calibration_result: "CalibrationResult") -> dict[str, Any]:
     """Return a calibration in its documented JSON form."""
     calibration = calibration_result.calibration
@@ -37,7 +43,10 @@ def calibration_json(calibration_result: "CalibrationResult") -> dict[str, Any]:
         "live": calibration.draw.is_live,
         "resamples": calibration.resamples,
         "seed": calibration.seed,
-        "policies": {name: _policy_json(calibration, name) for name in calibration.margins},
+        "policies": {
+            name: {"estimand": calibration_result.estimands.get(name), **_policy_json(calibration, name)}
+            for name in calibration.margins
+        },
         "left_out": list(calibration_result.left_out),
         "notes": list(calibration_result.notes),
     }
@@ -89,6 +98,9 @@ def calibration_text(calibration_result: "CalibrationResult") -> str:
         f"seed {calibration.seed}",
         soft_wrap=True,
     )
+    for name, estimand in calibration_result.estimands.items():
+        if estimand is not None:
+            console.print(f"{escape(name)}: verdicts about {_ESTIMAND_TEXTS[estimand]}", soft_wrap=True)
     console.print()
     console.print(_rates_table(calibration))
     console.print()
@@ -178,6 +190,7 @@ def power_json(plan: Plan, power: Power) -> dict[str, Any]:
     """Return a power analysis in its documented JSON form."""
     return {
         "policy": plan.policy.name,
+        "estimand": plan.policy.estimand,
         "margin": plan.margin,
         "tasks": plan.design.tasks,
         "trials": plan.design.trials,
@@ -203,10 +216,12 @@ def power_text(plan: Plan, power: Power) -> str:
     """Render a power analysis: the chance of each decision, the smallest gain and the needed effort."""
     console = make_terminal_console()
     design = plan.design
+    estimand = plan.policy.estimand
+    estimand_text = "" if estimand is None else f", verdicts about {_ESTIMAND_TEXTS[estimand]}"
     run_kind = "live, with fresh trials of broken tasks" if design.is_live else "recorded runs"
     console.print(
         f"{design.tasks} tasks × {design.trials} trials a side, {run_kind}; policy "
-        f"{escape(plan.policy.name)}; "
+        f"{escape(plan.policy.name)}{estimand_text}; "
         f"pass rate {plan.agent.mean:.2f} (Beta({plan.agent.a:.3g}, {plan.agent.b:.3g}) over tasks); "
         f"{plan.rows} simulated comparisons a row",
         soft_wrap=True,

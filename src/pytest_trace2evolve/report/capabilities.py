@@ -48,6 +48,8 @@ def capabilities_text(report: CapabilityReport) -> str:
     console.print(_taxonomy_table(report))
     share = len(report.unexplained) / report.failed if report.failed else 0.0
     print_line(console, f"unexplained: {len(report.unexplained)} of {report.failed} failures ({share:.1%})")
+    if share == 1.0 and report.labeller == "rules":
+        print_line(console, "the rules explain no failure; let a model label the traces: --judge MODEL")
     selected_capabilities = [capability for capability in report.capabilities if capability.selected]
     for capability in selected_capabilities:
         _print_examples(console, capability)

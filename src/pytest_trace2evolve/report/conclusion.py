@@ -3,7 +3,10 @@
 The terminal and Markdown share the first sentence, and each passes a function that quotes untrusted names.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from pytest_trace2evolve.records.evidence import FACTORY_VALUES
 from pytest_trace2evolve.records.verdict import (
@@ -154,7 +157,11 @@ def _headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[s
             for check in verdict.checks
             if check.id == "agent_errors" and (check.estimate or 0) > 0
         ]
-        return "; ".join([f"{candidate} {shown_claim}", *risks])
+        claim = f"{candidate} {shown_claim}"
+        if _deciding_goal(verdicts) is Goal.NO_REGRESSION:
+            claim = f"no regression of {candidate} against {baseline} detected"
+            risks.insert(0, _missed_drop_text(deciding))
+        return "; ".join(filter(None, [claim, *risks]))
     if summary.decision is Decision.DISCARD:
         failed_names = quoted_names(
             sorted({check.id for verdict in deciding for check in _checks_with(verdict, CheckStatus.FAIL)})
@@ -181,6 +188,15 @@ def _headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[s
     return f"{candidate} {open_claim}"
 
 
+def _missed_drop_text(verdicts: Sequence[Verdict]) -> str:
+    """Say which drop would have been detected on every split that decides; empty if it is not known."""
+    drops = [verdict.detectable for verdict in verdicts if not is_guard(verdict)]
+    known_drops = [drop for drop in drops if drop is not None]
+    if not known_drops or len(known_drops) < len(drops):
+        return ""
+    return f"a drop of {math.ceil(100 * max(known_drops) - 1e-6)} points would have been"
+
+
 def _suspected_harm(verdict: Verdict) -> list[str]:
     """Return the ids of undecided harm checks that prevent a promotion although the claim is shown."""
     claim_checks = [check for check in verdict.checks if check.id.startswith("reward")]
@@ -201,91 +217,170 @@ def _deciding_goal(verdicts: Sequence[Verdict]) -> Goal:
     return next((verdict.goal for verdict in verdicts if verdict.goal is not Goal.HOLD), Goal.HOLD)
 
 
-def reason_and_next_step(summary: RunSummary) -> tuple[str, str]:
-    """Return the reason for a run's result and the next step. Each is empty if there is none."""
+def reason_and_next_steps(summary: RunSummary) -> tuple[str, str, str]:
+    """Return the reason for a run's result, what to do about it, and the next command.
+
+    Each is empty if there is none. The command runs as it stands.
+    """
     deciding = deciding_verdicts(summary)
     if summary.trouble:
-        return summary.trouble.removeprefix("no verdict: "), ""
+        return summary.trouble.removeprefix("no verdict: "), "", ""
     if summary.decision is None or not deciding:
         reason = "; ".join(dict.fromkeys(suite.reason for suite in summary.suites if suite.reason))
         cause, _, remedy = reason.rpartition("; ")
-        return (cause, remedy) if cause and len(summary.suites) == 1 else (reason, "")
-    reason, next_step = _verdict_reason(deciding[0], summary)
+        if not cause or len(summary.suites) > 1:
+            return reason, "", ""
+        options = shlex.split(remedy.partition(": pytest ")[2])
+        if not options:
+            return cause, remedy, ""
+        changes = dict(zip(options[::2], options[1::2], strict=True))
+        dropped = {"--t2e-save-baseline", "--t2e-baseline-mode", "--t2e-baseline"} - changes.keys()
+        command = _command(summary, {**changes, **dict.fromkeys(dropped)})
+        return cause, "", command or shlex.join(["pytest", *options])
+    reason, advice, command = _verdict_reason(deciding[0], summary)
     suites = [suite.name for suite in summary.suites if deciding[0] in suite.verdicts]
     split_name = " · ".join(filter(None, (suites[0], deciding[0].split)))
-    return f"{split_name}: {reason}" if reason and len(summary.suites) > 1 else reason, next_step
+    return f"{split_name}: {reason}" if reason and len(summary.suites) > 1 else reason, advice, command
 
 
-def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str]:
+def without_options(
+    arguments: Iterable[str], names: Collection[str], flags: Collection[str] = ()
+) -> list[str]:
+    """Return the arguments of pytest without some options and their values, and without some flags."""
+    kept_arguments: list[str] = []
+    is_value_next = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if is_value_next or argument in flags:
+            is_value_next = False
+        elif name in names:
+            is_value_next = not equals
+        else:
+            kept_arguments.append(argument)
+    return kept_arguments
+
+
+_NARROWING_OPTIONS, _NARROWING_FLAGS = ("-k", "-m", "--deselect"), ("-x", "--lf", "--last-failed", "--sw")
+
+
+def _command(summary: RunSummary, changes: Mapping[str, str | None]) -> str:
+    """Return the command of a run on all tasks, with options changed; None removes an option.
+
+    Empty if there is no command.
+    """
+    if not summary.command:
+        return ""
+    names = [*changes, *(["--t2e-candidate"] if "--candidate" in changes else []), *_NARROWING_OPTIONS]
+    words = without_options(summary.command, names, _NARROWING_FLAGS)
+    return shlex.join([*words, *(word for name, value in changes.items() if value for word in (name, value))])
+
+
+def _remeasuring_command(summary: RunSummary, verdict: Verdict, needed: NeededEvidence | None = None) -> str:
+    """Return the commands that measure the baseline and the candidate again, and their cost.
+
+    Both sides need the same number of trials. Empty if the baseline cannot be measured again: it is not a
+    saved one of its candidate, or only the changed code could be run.
+    """
+    suite = next(suite for suite in summary.suites if verdict in suite.verdicts)
+    if not (summary.command and suite.tasks and suite.baseline) or _changed_code(summary):
+        return ""
+    changes, cost = {"--t2e-suite": suite.name}, ""
+    if needed is not None and needed.trials is not None:
+        count = 2 * suite.tasks * needed.trials
+        changes["--t2e-trials"] = str(needed.trials)
+        limit = "at most " if summary.reuses else ""
+        cost = f" # {limit}{format_count(count, 'simulation')}, and reruns of falls"
+        if needed.cost and needed.simulations:
+            cost += f", about {format_dollars(needed.cost / needed.simulations * count)}"
+    unused = dict.fromkeys(("--t2e-goal", "--t2e-baseline", "--t2e-against"))
+    saved = {"--t2e-gate": "off", "--t2e-save-baseline": suite.baseline, "--t2e-baseline-mode": "update"}
+    baseline = _command(summary, {**unused, "--candidate": suite.baseline, **saved, **changes})
+    return f"{baseline} && {_command(summary, changes)}{cost}"
+
+
+def show_command(summary: RunSummary) -> str:
+    """Return the command that lists the failed tasks of a run, and opens no trace."""
+    run = summary.run_id if PurePath(summary.evidence).name == summary.run_id else summary.evidence
+    return sanitize_line(shlex.join(["trace2evolve", "show", run]))
+
+
+def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str, str]:
+    """Return the reason of a verdict, what to do about it, and the next command."""
+    shown = f"trace2evolve show {summary.evidence} --failed" if summary.evidence else ""
     if verdict.decision is Decision.PROMOTE:
         reason = "; ".join(_check_text(check) for check in verdict.checks if check.id.startswith("reward"))
+        advice = "check the suspected tasks" if verdict.suspected else ""
         if verdict.goal is Goal.NO_REGRESSION:  # such a run cannot justify a baseline
-            return reason, "check the suspected tasks" if verdict.suspected else ""
-        advice = "check the suspected tasks, then " if verdict.suspected else ""
-        return reason, f"{advice}trace2evolve baseline promote {summary.evidence}" if summary.evidence else ""
+            return reason, advice, shown if verdict.suspected else ""
+        return reason, advice, f"trace2evolve baseline promote {summary.evidence}" if summary.evidence else ""
     if verdict.decision is Decision.DISCARD:
         failed_checks = _checks_with(verdict, CheckStatus.FAIL)
         reason = " · ".join(map(_check_text, failed_checks)) if not is_guard(verdict) else verdict.reason
         verb = "revise" if is_working_tree(summary) else "revise or drop"
-        return reason or verdict.reason, f"{verb} {_revision(summary)}"
-    # Only a live run uses models.
-    live_remedy = "rerun the same command to retry lost simulations"
-    loss_remedy = live_remedy if summary.used else "record the lost simulations again"
-    reason, next_step = _open_reason(verdict, _revision(summary), loss_remedy)
+        return reason or verdict.reason, f"{verb} {_revision(summary)}", shown
     if verdict.unjudged and not verdict.partial:
+        reason, *_ = _open_reason(verdict, summary)
         option = "--t2e-judge" if summary.run_id else "--judge"  # `trace2evolve compare` makes no run
         tasks_text = f"tasks that need a judge of natural-language assertions: {verdict.unjudged}"
-        next_step = f"give {option} MODEL ({tasks_text})"
-    return reason, next_step
+        return reason, f"name a judge with {option} ({tasks_text})", ""
+    return _open_reason(verdict, summary)
 
 
-def _open_reason(verdict: Verdict, candidate: str, loss_remedy: str) -> tuple[str, str]:
-    """Return why a split is undecided, and the next step; `loss_remedy` is for lost simulations."""
-    split = verdict.split or "the tasks"
+def _open_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str, str]:
+    """Return why a split is undecided, what to do about it, and the next command."""
+    split, candidate, again = verdict.split or "the tasks", _revision(summary), _command(summary, {})
     if verdict.partial:
-        return verdict.reason, f"run all of {split} on both sides"
+        return verdict.reason, f"run all of {split} on both sides", again
     if is_guard(verdict):
-        return verdict.reason, f"run more trials or tasks of {split}, or revise {candidate}"
+        return verdict.reason, f"run more trials or tasks of {split}, or revise {candidate}", ""
     n_lost = verdict.baseline.missing + verdict.candidate.missing
+    # Only a live run uses models.
+    live_remedy = "rerun the same command to retry lost simulations"
+    loss_remedy, retried = (live_remedy, again) if summary.used else ("record the lost simulations again", "")
     tasks_remedy = "run the same tasks on both sides"
     if any(" content " in line for line in verdict.left_out):
         tasks_remedy = (
             "measure both sides on the same content of the tasks; the report names those that differ"
         )
     if verdict.candidate.reward is None:
-        return verdict.reason, loss_remedy if n_lost else tasks_remedy
+        return verdict.reason, *((loss_remedy, retried) if n_lost else (tasks_remedy, ""))
     undecided_checks = _checks_with(verdict, CheckStatus.UNDECIDED)
     coverage = [check for check in undecided_checks if check.id in COVERAGE_CHECKS]
     # With too few results, more trials of an open claim would not help first.
     is_incomplete = any(check.id in ("compared", "measured") for check in coverage)
     if failing := [check for check in undecided_checks if check.id == "all_agent_errors"]:
-        return failing[0].detail, "correct the agent, and rerun"
+        return failing[0].detail, "correct the agent, and rerun", ""
     if any(check.id == "baseline_rerun" for check in coverage):
-        return "reruns of the baseline contradict its recorded trials", "save the baseline again, and rerun"
+        reason = "reruns of the baseline contradict its recorded trials"
+        return reason, "save the baseline again, and rerun", _remeasuring_command(summary, verdict)
     if resultless := [check for check in undecided_checks if has_no_result(check)]:
-        return "; ".join(map(_check_text, resultless)), "correct the check, and rerun"
+        return "; ".join(map(_check_text, resultless)), "correct the check, and rerun", ""
     claim = next((check for check in undecided_checks if check.id.startswith("reward")), None)
     if claim is not None and not is_incomplete:
         needed = next((item for item in verdict.settling if item.check == claim.id), None)
-        return _open_claim_reason(claim, needed), _next_step(verdict, needed, candidate)
+        command = ""
+        if needed is not None and needed.trials is not None and not verdict.identical:
+            command = _remeasuring_command(summary, verdict, needed)
+        return _open_claim_reason(claim, needed), _advice(verdict, needed, candidate), command
     if coverage:
         parts = [f"{format_count(n_lost, 'simulation')} lost"] if n_lost else []
         parts += [f"{check.id.replace('_', ' ')} {check.detail}" for check in coverage]
         is_left_out = any(check.id == "compared" for check in coverage)
         if not n_lost and any(" measured only after " in check.detail for check in coverage):
             loss_remedy = "run more trials of each task; a rerun counts the same simulations at their worst"
-        return "; ".join(parts), tasks_remedy if is_left_out else loss_remedy
+            retried = ""
+        return "; ".join(parts), *((tasks_remedy, "") if is_left_out else (loss_remedy, retried))
     reason = "; ".join(map(_check_text, undecided_checks)) or verdict.reason
-    return reason, f"run more trials of each task, or revise {candidate}"
+    return reason, f"run more trials of each task, or revise {candidate}", ""
 
 
-def _next_step(verdict: Verdict, needed: NeededEvidence | None, candidate: str) -> str:
+def _advice(verdict: Verdict, needed: NeededEvidence | None, candidate: str) -> str:
     if verdict.identical:
         return "measure each side separately; both have the same simulations"
     if needed is None:
         return f"run more trials of each task, or revise {candidate}"
     if needed.trials is not None or needed.tasks is not None:
-        return f"run {needed_evidence_text(needed)}"
+        return f"needed: {needed_evidence_text(needed)}"
     return f"revise or drop {candidate}; more trials will not help"
 
 
@@ -317,15 +412,10 @@ def _checks_with(verdict: Verdict, status: CheckStatus) -> list[CheckResult]:
 
 
 def needed_evidence_text(needed: NeededEvidence) -> str:
-    """Describe the trials (with their cost) or tasks that would settle a check, or why none would."""
+    """Describe the trials or tasks that would settle a check, or why none would."""
     options = []
     if needed.trials is not None:
-        effort = [] if needed.simulations is None else [format_count(needed.simulations, "more simulation")]
-        effort += [] if needed.cost is None else [f"about {format_dollars(needed.cost)}"]
-        effort += [] if needed.tokens is None else [f"{needed.tokens / 1e6:.1f} M tokens"]
-        options.append(
-            f"{needed.trials:,} trials of each task" + (f" ({', '.join(effort)})" if effort else "")
-        )
+        options.append(f"{needed.trials:,} trials of each task on both sides")
     if needed.tasks is not None:
         options.append(f"{needed.tasks:,} tasks with the current number of trials")
     return " or ".join(options) or OBSTACLE_TEXTS[needed.obstacle]

@@ -13,7 +13,8 @@ from pytest_trace2evolve.records.ledger import Access, Draw, DrawOrigin, Evaluat
 from pytest_trace2evolve.report.formatting import (
     NARROW_PADDING,
     NOT_MEASURED,
-    SYMMETRIC_PADDING,
+    REPORT_COLUMNS,
+    Page,
     escape,
     format_number,
     make_grid,
@@ -258,39 +259,32 @@ def _simulation_json(simulation: "ScoredSimulation") -> dict[str, Any]:
 
 def score_tables(files: Sequence["ScoredFile"]) -> str:
     """Render scored files as a table, with notes below it."""
-    headings = ("simulations", "recorded", "reward", "agreement", "pass^k", "action match", "read", "write")
-    table = make_grid(
-        Column("file", overflow="fold"),
-        "domain",
-        *(Column(heading, justify="right") for heading in headings),
-        "terminations",
-        padding=SYMMETRIC_PADDING,
-    )
+    headings = ("file", "runs", "recorded", "reward", "agreement", "actions", "read", "write")
+    rows: list[tuple[Sequence[str], str]] = [(headings, "bold")]
+    details = [""]
     for file in files:
         metrics = file.metrics
-        terminations = ", ".join(f"{reason} {count}" for reason, count in metrics.terminations.items())
-        table.add_row(
-            escape(file.path.name),
-            escape(file.domain),
+        cells = (
+            file.path.name,
             str(metrics.simulations),
             format_number(metrics.recorded_reward),
             format_number(metrics.reward),
             NOT_MEASURED if metrics.agreement is None else f"{metrics.agreement:.1%}",
-            pass_hat_text(metrics),
             format_number(metrics.action_match),
             format_number(metrics.read_action_match),
             format_number(metrics.write_action_match),
-            escape(terminations),
         )
-    console = make_terminal_console()
-    console.print(table)
+        terminations = ", ".join(f"{reason} {count}" for reason, count in metrics.terminations.items())
+        rows.append((cells, ""))
+        details.append(f"{file.domain}; pass^k {pass_hat_text(metrics)}; {terminations}")
+    console = make_terminal_console(stream_width=REPORT_COLUMNS)
+    page = Page(width=console.width, has_colour=console.is_terminal)
+    page.print_table(rows, details)
     for file in files:
-        for line in (invariants_line(file.metrics), checks_line(file.metrics)):
+        for line in (invariants_line(file.metrics), checks_line(file.metrics), *file.notes):
             if line:
-                console.print(f"{escape(file.path.name)}: {escape(line)}", soft_wrap=True)
-        for note in file.notes:
-            console.print(f"{escape(file.path.name)}: {escape(note)}", soft_wrap=True)
-    return rendered_text(console)
+                page.print_line(f"{file.path.name}: {line}")
+    return page.text
 
 
 EXAMPLE_ALPHA = 0.05

@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from pytest_trace2evolve.records.failure import ABSENT, DatabasePath, Difference, Failure
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.trace import AgentError
+from pytest_trace2evolve.records.verdict import Decision, RunSummary
 from pytest_trace2evolve.report.formatting import format_count, shorten_middle
 from pytest_trace2evolve.scoring.failures import call_text
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -37,6 +38,13 @@ _MARK = "E   "
 _CONTEXT_LENGTH = 6
 """Number of characters that are kept before the first difference of two long texts."""
 
+_STATE_TEXTS = {
+    "regressions": "fell, confirmed",
+    "suspected": "fell, suspected",
+    "broken": "fell",
+}
+"""Texts for the tasks of a verdict's lists."""
+
 _PLAIN_KEY = re.compile(r"[\w#@+-]+")
 
 
@@ -56,6 +64,38 @@ def failure_lines(failure: Failure) -> Iterator[str]:
     for text in failure.check_errors:
         yield from _wrap(_MARK, text, MAX_ERROR_LINES)
     yield from _wrap(_MARK, failure.problem)
+    if failure.divergence is not None:
+        yield "first difference from a passed trial of the baseline:"
+        for side in ("baseline", "candidate"):
+            yield _make_line(_MARK, f"{side}: {getattr(failure.divergence, side)}")
+
+
+def broken_task_lines(
+    summary: RunSummary, explanations: Mapping[tuple[str, str], str], max_tasks: int | None = None
+) -> list[str]:
+    """Explain the tasks that fell or fail newly: confirmed regressions first, then suspected ones.
+
+    Args:
+        summary: The run. A promoted run explains nothing.
+        explanations: The explanations by suite and task. Other tasks are left out.
+        max_tasks: Maximum number of explained tasks; None explains all.
+    """
+    states: dict[tuple[str, str], str] = {}
+    for suite in summary.suites:
+        for state in ("regressions", "suspected", "broken"):
+            for verdict in suite.verdicts:
+                for task in getattr(verdict, state):
+                    states.setdefault((suite.name, task), _STATE_TEXTS[state])
+    names = [name for name in dict.fromkeys([*states, *explanations]) if name in explanations]
+    if summary.decision in (None, Decision.PROMOTE):
+        return []
+    lines = []
+    for suite_name, task in names[:max_tasks]:
+        lines.append(sanitize_line(f"{suite_name} · {task}: {states.get((suite_name, task), 'fails newly')}"))
+        lines += [f"    {line}" for line in explanations[suite_name, task].split("\n")]
+    if max_tasks is not None and names[max_tasks:]:
+        lines.append(f"and {format_count(len(names[max_tasks:]), 'more task')} (-v)")
+    return lines
 
 
 def agent_error_line(error: AgentError, *, is_sealed: bool) -> str:

@@ -120,6 +120,10 @@ class Page:
                 line.append(" " * (width - line.cell_len) + end, style)
             self._console.print(line, soft_wrap=True)
 
+    def print_command(self, command: str, *, label: str) -> None:
+        """Print a command on one line, so that it can be copied."""
+        self._console.print(Text(label + sanitize_line(command)), soft_wrap=True)
+
     def print_heading(self, title: str) -> None:
         """Print a heading across the page."""
         title = f" {shorten_middle(sanitize_line(title), self.width - 6)} "

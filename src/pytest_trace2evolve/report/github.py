@@ -118,7 +118,17 @@ def _join_parts(
 ) -> str:
     used_text = f"used: {code_span(summary.used, MAX_TEXT_LENGTH)}" if summary.used else ""
     evidence = f"evidence: {code_span(summary.evidence, MAX_TEXT_LENGTH)}" if summary.evidence else ""
-    parts = [head, f"## {_headline(summary)}", " · ".join(filter(None, (used_text, evidence))), *splits]
+    changed_lines = [f"- ⚠️ changed: {code_span(text, MAX_TEXT_LENGTH)}" for text in summary.changes]
+    if changed_lines and not has_details:
+        changed_lines = [f"⚠️ Changes of tasks, baselines or policies: {len(changed_lines)}"]
+    changes = "\n".join(changed_lines)
+    parts = [
+        head,
+        f"## {_headline(summary)}",
+        changes,
+        " · ".join(filter(None, (used_text, evidence))),
+        *splits,
+    ]
     if has_details:
         parts.append("\n".join(f"- note: {code_span(note, MAX_TEXT_LENGTH)}" for note in summary.notes))
         if summary.command:

@@ -10,6 +10,7 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.formatting import format_count, format_dollars
 from pytest_trace2evolve.scoring.metrics import Trials
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.engine import Engine
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 _MIN_ENDED = 3
 """The number of simulations that must have ended before the remaining time is shown."""
 
+_MIN_WAIT = 60.0
+"""The seconds after which an answer that has not come is shown."""
+
 _DROP_ORDER = (
     "tokens",
     "resumed",
     "reruns",
     "waiting",
+    "oldest",
     "running",
     "cost",
     "baseline",
@@ -50,6 +55,7 @@ class Progress:
         cost: US dollars spent so far; None if no price is known.
         seconds: Seconds since the run began.
         reruns: Simulations among `total` that were added to confirm regressions.
+        oldest: The running task whose model has not answered for the longest time, and these seconds.
     """
 
     total: int
@@ -63,6 +69,7 @@ class Progress:
     cost: float | None
     seconds: float
     reruns: int = 0
+    oldest: tuple[str, float] = ("", 0.0)
 
     @property
     def waiting(self) -> int:
@@ -108,6 +115,9 @@ def _parts(progress: Progress) -> dict[str, str]:
     for name in ("running", "waiting", "lost"):
         if count := getattr(progress, name):
             parts[name] = f"{count} {name}"
+    task, seconds = progress.oldest
+    if seconds >= _MIN_WAIT:
+        parts["oldest"] = f" ({sanitize_line(task, 40)} waits {_format_duration(seconds)} for an answer)"
     if progress.reward is not None:
         parts["reward"] = f"reward {progress.reward:.3f}"
         if progress.baseline_reward is not None:
@@ -135,7 +145,7 @@ def _join_parts(parts: Mapping[str, str]) -> str:
                 None,
                 (
                     join_present(("done", "reruns", "resumed"), ""),
-                    join_present(("running", "waiting", "lost")),
+                    join_present(("running", "waiting", "lost")) + parts.get("oldest", ""),
                 ),
             )
         ),
@@ -263,6 +273,7 @@ class ProgressTracker:
             cost=totals.usage.cost,
             seconds=totals.seconds,
             reruns=totals.fresh,
+            oldest=(totals.waiting_task, totals.waiting_seconds),
         )
 
 

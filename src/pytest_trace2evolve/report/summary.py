@@ -15,6 +15,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import SUMMARY_SCHEMA, CheckStatus, Decision, RunSummary
+from pytest_trace2evolve.report.conclusion import without_options
 from pytest_trace2evolve.report.github import MAX_STEP_SUMMARY_BYTES, MIN_VERDICT_BYTES, run_markdown
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.utils.files import write_atomic
@@ -74,15 +75,7 @@ def read_summary(path: Path) -> RunSummary:
 
 def reproduction_command(arguments: Iterable[str], addopts: str = "") -> tuple[str, ...]:
     """Return the command that repeats a run, from pytest's arguments and the value of PYTEST_ADDOPTS."""
-    kept_arguments: list[str] = []
-    is_value_next = False
-    for argument in arguments:
-        if is_value_next:
-            is_value_next = False
-        elif argument in _OUTPUT_OPTIONS:
-            is_value_next = True
-        elif not argument.startswith(tuple(f"{name}=" for name in _OUTPUT_OPTIONS)):
-            kept_arguments.append(argument)
+    kept_arguments = without_options(arguments, _OUTPUT_OPTIONS)
     environment_prefix = ("env", f"PYTEST_ADDOPTS={addopts}") if addopts else ()
     return (*environment_prefix, "pytest", *kept_arguments)
 

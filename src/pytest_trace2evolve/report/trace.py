@@ -1,6 +1,7 @@
 """Render a trace for the terminal: its messages, tool calls and outcome. Also list a run's failed tasks."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,9 @@ def failed_text(run: "FailedTasks") -> str:
     console.print(table)
     if any(task.is_sealed for task in run.failed_tasks):
         print_line(console, "! sealed: the ledger records each access, which can end clean evidence")
-    print_line(console, f"open a trace: trace2evolve show {run.run} TASK")
+    task = min(run.failed_tasks, key=lambda task: task.is_sealed)
+    parts = ["trace2evolve", "show", run.run, task.task, "--suite", task.suite]
+    print_line(console, f"open a trace: {shlex.join(parts)}")
     return rendered_text(console)
 
 

@@ -12,6 +12,7 @@ from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,
     Estimand,
+    Goal,
     GuardAnswer,
     Interval,
     Label,
@@ -32,8 +33,9 @@ from pytest_trace2evolve.report.conclusion import (
     is_working_tree,
     needed_evidence_text,
     p_text,
-    reason_and_next_step,
+    reason_and_next_steps,
     share_text,
+    show_command,
     subject,
 )
 from pytest_trace2evolve.report.formatting import (
@@ -154,8 +156,10 @@ def _print_body(
 ) -> None:
     has_several_suites = len(summary.suites) > 1
     n_decisions = sum(verdict.decision is not None for suite in summary.suites for verdict in suite.verdicts)
-    reason, _ = reason_and_next_step(summary)
+    reason, *_ = reason_and_next_steps(summary)
     page.print_heading(_report_title(summary))
+    for change in summary.changes:
+        page.print_line(change, "bold yellow", label="changed: ")
     _print_overview(page, summary, figures)
     if is_verbose:
         _print_metrics(page, titled_metrics)
@@ -176,16 +180,7 @@ def _print_body(
     for note in summary.notes:
         page.print_line(note, label="note: ")
     if summary.evidence:
-        clean_splits = [
-            verdict.split
-            for suite in summary.suites
-            for verdict in suite.verdicts
-            if verdict.label is Label.CLEAN and verdict.split
-        ]
-        warning = f" (opening a {clean_splits[0]} trace ends clean evidence)" if clean_splits else ""
-        page.print_line(
-            f"trace2evolve show RUN TASK{warning}", "yellow" if clean_splits else "", label="open: "
-        )
+        page.print_line(show_command(summary), label="open: ")
         page.print_line(summary.evidence, label="data: ")
     if summary.used:
         page.print_line(summary.used, label="used: ")
@@ -283,8 +278,9 @@ def _print_verdict(
         verb = "decide" if verdict.split is None else "decides"
         if verdict.label is Label.CLEAN:
             verb += " on clean evidence"
-        else:
-            facts.append("not clean evidence")
+        elif verdict.goal is not Goal.NO_REGRESSION:  # which claims nothing
+            remedy = "; tasks of heldout that nobody reads give it" if verdict.unclean else ""
+            facts.append(": ".join(filter(None, ("not clean evidence", f"{verdict.unclean}{remedy}"))))
         if verdict.look and verdict.alpha:
             facts.append(f"{verdict.test_text}, level {verdict.alpha:.4f}")
     if verdict.estimand is Estimand.SUITE:
@@ -489,10 +485,12 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
         text = f"{decision.value.upper()}: {claim}"
     style = _STYLES.get(decision, "bold red" if summary.trouble else "bold")
     page.print_line(text, style, end="" if exit_status is None else f"(exit {exit_status})")
-    reason, next_step = reason_and_next_step(summary)
-    for label, text in ((" why:  ", reason), (" next: ", next_step)):
+    reason, advice, command = reason_and_next_steps(summary)
+    for label, text in ((" why:  ", reason), (" todo: ", advice)):
         if text:
             page.print_line(text, label=label)
+    if command:
+        page.print_command(command, label=" next: ")
 
 
 def invariants_line(metrics: Metrics) -> str:

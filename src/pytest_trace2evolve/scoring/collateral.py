@@ -13,8 +13,9 @@ from pytest_trace2evolve.records.failure import ABSENT
 from pytest_trace2evolve.records.message import ToolCall
 from pytest_trace2evolve.records.protocols import SupportsComparedDatabases, SupportsSameValue, WorldSession
 from pytest_trace2evolve.records.rules import Finding, Invariant
-from pytest_trace2evolve.records.task import DATABASE_EQUALS, EvaluationCriteria, RewardBasis
+from pytest_trace2evolve.records.task import DATABASE_EQUALS, Action, EvaluationCriteria, RewardBasis
 from pytest_trace2evolve.scoring.differences import find_differences
+from pytest_trace2evolve.scoring.matchers import contains_matcher
 
 RecordPath = tuple[Any, ...]
 """The keys from a database to a record: usually its table and its id."""
@@ -26,8 +27,15 @@ def fixes_records(criteria: EvaluationCriteria) -> bool:
     return (
         RewardBasis.DB in criteria.basis
         or any(assertion.func_name == DATABASE_EQUALS for assertion in criteria.env_assertions or ())
-        or (bool(actions) and all(action.arguments or action.compare_args is None for action in actions))
+        or (bool(actions) and all(map(_is_exact, actions)))
     )
+
+
+def _is_exact(action: Action) -> bool:
+    """Whether an action has all its arguments, each with one value."""
+    if contains_matcher(action.arguments):
+        return False
+    return bool(action.arguments) or action.compare_args is None
 
 
 def agent_database(session: Any, *other: WorldSession) -> Any:

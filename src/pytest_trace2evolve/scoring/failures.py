@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 
 from pytest_trace2evolve.errors import TraceError, shorten
-from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
+from pytest_trace2evolve.records.failure import Difference, Divergence, FailedCheck, Failure
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import (
     SupportsComparedDatabases,
@@ -60,17 +62,20 @@ def explain_failure(
     """
     trial, trace = simulation.trial or 0, simulation.trace
     last_messages = tuple(trace[-MAX_MESSAGES:])
+    failed_checks = list(_calls_in_text(trace))
     criteria = task.evaluation_criteria
     if criteria is None or simulation.termination_reason not in REGULAR_ENDS:
         # An error of the agent is shown apart, for all splits.
         error_text = "" if simulation.agent_error else simulation.error_text
         reason = f"ended early: {simulation.termination_reason}" + (f": {error_text}" if error_text else "")
-        return Failure(trial, reason=_cut(reason), last_messages=last_messages)
+        return Failure(
+            trial, reason=_cut(reason), failed_checks=tuple(failed_checks), last_messages=last_messages
+        )
     differences: list[Difference] = []
-    failed_checks: list[FailedCheck] = []
     problem = ""
     try:
-        differences, failed_checks = _check_end_state(task, criteria, trace, world)
+        differences, failed_assertions = _check_end_state(task, criteria, trace, world)
+        failed_checks += failed_assertions
     except Exception as error:  # the code of a project's own world may raise anything
         text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
         problem = _cut(" ".join(text.split()))
@@ -225,6 +230,44 @@ def _missing_texts(
     for check in check_communication(task, trace):
         if not check.met:
             yield FailedCheck(_cut(f"not said by the agent: {check.wanted!r}"))
+
+
+_CALL_IN_TEXT = re.compile(
+    r"<tool_calls?>|<function[=_]|\[TOOL_CALLS\]|<\|python_tag\|>|<[|｜]tool[_▁]calls?|to=functions\.\w"
+    r'|\{\s*"name"\s*:\s*"[\w.-]+"\s*,\s*"(arguments|parameters)"\s*:'
+)
+"""Beginnings of calls in the formats of Hermes, Llama, Mistral, DeepSeek, Kimi and gpt-oss, or as JSON."""
+
+
+def _calls_in_text(trace: Iterable[Message]) -> Iterator[FailedCheck]:
+    """Yield the first text of the agent that looks like a call that its endpoint could not read."""
+    for message in trace:
+        text = message.content or ""
+        if message.role == "assistant" and (match := _CALL_IN_TEXT.search(text)):
+            yield FailedCheck(
+                _cut(f"text that looks like a call, which nothing executes: {text[match.start() :]!r}"),
+                "check the endpoint's parser of tool calls",
+            )
+            return
+
+
+def find_divergence(baseline: Sequence[Message], candidate: Sequence[Message]) -> Divergence | None:
+    """Return the first call of the agent that differs; if no call does, the first text that differs."""
+    for kind, texts_of in (("call", _agent_calls), ("message", _agent_texts)):
+        pairs = zip_longest(texts_of(baseline), texts_of(candidate), fillvalue=f"(no further {kind})")
+        for old, new in pairs:
+            if old != new:
+                return Divergence(_cut(old), _cut(new))
+    return None
+
+
+def _agent_calls(trace: Sequence[Message]) -> Iterator[str]:
+    calls = (call for message in trace if message.role == "assistant" for call in message.tool_calls or ())
+    return map(_text_of, calls)
+
+
+def _agent_texts(trace: Sequence[Message]) -> Iterator[str]:
+    return (message.text for message in trace if message.role == "assistant" and message.text is not None)
 
 
 def call_text(name: str, arguments: Mapping[str, object]) -> str:

@@ -27,6 +27,7 @@ from pytest_trace2evolve.records.score import (
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, REGULAR_ENDS, Simulation, TerminationReason
 from pytest_trace2evolve.scoring.collateral import agent_database, find_collateral, fixes_records
+from pytest_trace2evolve.scoring.matchers import assign, contains_matcher, satisfies
 
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
@@ -168,7 +169,7 @@ def matches(action: Action, call: ToolCall, own_world: SupportsExpectedCalls | N
     if own_world is not None:
         return own_world.has_arguments(call.name, call.arguments, expected)
     actual = {name: value for name, value in call.arguments.items() if name in names}
-    return expected == actual
+    return satisfies(expected, actual)
 
 
 def check_actions(task: Task, trace: Sequence[Message], world: World) -> tuple[ActionCheck, ...]:
@@ -198,29 +199,8 @@ def matched_calls(task: Task, trace: Sequence[Message], world: World) -> list[To
     candidates = [
         [index for index, call in enumerate(calls) if matches(action, call, world)] for action in task.actions
     ]
-    call_of = _assign_calls(candidates)
+    call_of = assign(candidates)
     return [calls[call_of[action]] if action in call_of else None for action in range(len(candidates))]
-
-
-def _assign_calls(candidates: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Give as many actions as possible a different call each, by augmenting paths; earlier actions first."""
-    call_of: dict[int, int] = {}
-    for action in range(len(candidates)):
-        owner_of = {call: owner for owner, call in call_of.items()}
-        reached_from: dict[int, int] = {}
-        queue = [action]
-        for reached in queue:
-            calls = [call for call in candidates[reached] if call not in reached_from]
-            reached_from |= dict.fromkeys(calls, reached)
-            free = next((call for call in calls if call not in owner_of), None)
-            if free is None:
-                queue += [owner_of[call] for call in calls]
-                continue
-            while free is not None:
-                owner = reached_from[free]
-                call_of[owner], free = free, call_of.get(owner)
-            break
-    return call_of
 
 
 def check_forbidden_calls(task: Task, trace: Sequence[Message], world: World) -> tuple[Check, ...]:
@@ -407,7 +387,8 @@ def replay_sessions(
     with contextlib.suppress(Exception):
         initial = agent_database(gold_session) if keeps_initial else None
     for action in task.actions:
-        gold_session.perform(action.model_copy(deep=True))
+        if not contains_matcher(action.arguments):
+            gold_session.perform(action.model_copy(deep=True))
     return replayed_session, gold_session, initial
 
 

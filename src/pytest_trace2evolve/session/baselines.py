@@ -16,6 +16,7 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.evidence_sources import load_evidence, path_exists
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
+from pytest_trace2evolve.utils.git import checked_out
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -88,33 +89,38 @@ def find_baselines(
     worlds: Worlds,
     *,
     base_folder: Path,
+    commit: str | None = None,
+    uses_own: bool = False,
     judge: Judge | None = None,
     trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> BaselinesAndNotes:
     """Find the baseline of each suite that has one.
 
     Args:
-        name_or_path: The name of a saved baseline, or a path relative to `base_folder`; None selects the
-            baseline of the nearest ancestor that has one.
+        name_or_path: The name of a saved baseline, such as `v0` or `desk/v0`, or a path relative to
+            `base_folder`; None selects the baseline of the nearest ancestor that has one.
         lineage: The candidate and its ancestors.
         base_folder: The folder that paths start from.
+        commit: The commit whose saved baselines are used; None uses those of the project's files.
+        uses_own: Whether the candidate's own baseline precedes those of its ancestors.
         trace_checks: The project's own checks that results files are measured by.
 
     Raises:
         ConfigError: `name_or_path` is neither a path nor a saved baseline of any suite.
         ResultsError: a baseline is damaged, or belongs to a different suite, domain or lock.
     """
+    base = None if commit is None else checked_out(project.root, commit)[0]
+    notes: list[str] = []
     if name_or_path is None:
-        return _ancestor_baselines(suites, project, lineage), ()
+        return _nearest_baselines(suites, project, lineage, base, notes, uses_own=uses_own), tuple(notes)
     if path_exists(base_folder / name_or_path):
         return _baselines_from_path(base_folder / name_or_path, suites, worlds, judge, trace_checks)
-    paths = {suite.name: project.baseline_path(suite.name, name_or_path) for suite in suites}
+    owner, _, name = name_or_path.rpartition("/")
+    paths = {suite.name: _saved_path(project, suite.name, name, base) for suite in suites}
     baselines = {
-        suite.name: _restrict_to_suite(
-            suite, Baseline(name_or_path, read_evidence(path), is_saved=True), path
-        )
+        suite.name: _read_saved(suite, name, path, project, notes)
         for suite in suites
-        if (path := paths[suite.name]).exists()
+        if owner in ("", suite.name) and (path := paths[suite.name]).exists()
     }
     if suites and not baselines:
         saved_names = sorted({name for suite in suites for name in project.baseline_names(suite.name)})
@@ -122,38 +128,73 @@ def find_baselines(
             f"baseline {name_or_path!r} is neither a file nor a saved baseline of {', '.join(paths)}; "
             f"saved are {', '.join(saved_names) or 'none'}"
         )
-    return baselines, ()
+    return baselines, tuple(notes)
 
 
-def _ancestor_baselines(
-    suites: Sequence["LockedSuite"], project: "Project", lineage: Sequence["Candidate"]
+def _saved_path(project: "Project", suite: str, name: str, base: Path | None) -> Path:
+    """Return the path of a saved baseline; or that of a commit below `base` if the two differ."""
+    path = project.baseline_path(suite, name)
+    if base is None:
+        return path
+    base_path = base / path.relative_to(project.root)
+    is_same = base_path.exists() and path.exists() and base_path.read_bytes() == path.read_bytes()
+    return path if is_same else base_path
+
+
+def _read_saved(
+    suite: "LockedSuite", name: str, path: Path, project: "Project", notes: list[str]
+) -> Baseline:
+    """Read a saved baseline. If that of a commit has another lock, the present one is used, with a note."""
+    present_path = project.baseline_path(suite.name, name)
+    evidence = read_evidence(path)
+    if path != present_path and present_path.exists() and lock_changes(evidence, suite.lock):
+        notes.append(
+            f"{suite.name}: its lock has changed since the commit, so baseline {name!r} of the present files "
+            "is used, which this run does not gate"
+        )
+        return _read_saved(suite, name, present_path, project, notes)
+    return _restrict_to_suite(suite, Baseline(name, evidence, is_saved=path == present_path), path)
+
+
+def _nearest_baselines(
+    suites: Sequence["LockedSuite"],
+    project: "Project",
+    lineage: Sequence["Candidate"],
+    base: Path | None,
+    notes: list[str],
+    *,
+    uses_own: bool,
 ) -> dict[str, Baseline]:
-    """Return, for each suite, the baseline named after the nearest ancestor that has one."""
+    """Return, for each suite, the baseline named after the nearest candidate that has one."""
     baselines: dict[str, Baseline] = {}
     for suite in suites:
-        paths = ((ancestor, project.baseline_path(suite.name, ancestor.id)) for ancestor in lineage[1:])
-        nearest_with_baseline = next(((ancestor, path) for ancestor, path in paths if path.exists()), None)
-        if nearest_with_baseline is None:
-            continue
-        ancestor, path = nearest_with_baseline
-        evidence = read_evidence(path)
-        measured_candidate = evidence.provenance.candidate
-        if measured_candidate is not None and measured_candidate.digest != ancestor.digest:
-            actual_candidate = (
-                "an earlier version of it"
-                if measured_candidate.id == ancestor.id
-                else f"candidate {measured_candidate.id!r}"
-            )
-            raise ResultsError(
-                f"{path}: is named after candidate {ancestor.id!r}, but holds runs of "
-                f"{actual_candidate}; measure "
-                f"{ancestor.id!r} again (pytest --candidate {ancestor.id} --t2e-save-baseline {ancestor.id} "
-                f"--t2e-baseline-mode update), or name the baseline with --t2e-baseline {ancestor.id}"
-            )
-        baselines[suite.name] = _restrict_to_suite(
-            suite, Baseline(ancestor.id, evidence, is_saved=True), path
-        )
+        for candidate in lineage if uses_own else lineage[1:]:
+            path = _saved_path(project, suite.name, candidate.id, base)
+            if not path.exists():
+                continue
+            baseline = _read_saved(suite, candidate.id, path, project, notes)
+            # The measured candidate may be edited, and an ancestor may have been another one at a commit.
+            _check_owner(baseline, candidate, may_be_edited=candidate is lineage[0] or base is not None)
+            baselines[suite.name] = baseline
+            break
     return baselines
+
+
+def _check_owner(baseline: Baseline, candidate: "Candidate", *, may_be_edited: bool) -> None:
+    """Check that a baseline that is named after a candidate holds runs of this candidate."""
+    measured_candidate = baseline.evidence.provenance.candidate
+    if measured_candidate is None or measured_candidate.digest == candidate.digest:
+        return
+    is_same_id = measured_candidate.id == candidate.id
+    if is_same_id and may_be_edited:
+        return
+    actual_candidate = "an earlier version of it" if is_same_id else f"candidate {measured_candidate.id!r}"
+    raise ResultsError(
+        f"{baseline.path}: is named after candidate {candidate.id!r}, but holds runs of "
+        f"{actual_candidate}; measure "
+        f"{candidate.id!r} again (pytest --candidate {candidate.id} --t2e-save-baseline {candidate.id} "
+        f"--t2e-baseline-mode update), or name the baseline with --t2e-baseline {candidate.id}"
+    )
 
 
 def _baselines_from_path(

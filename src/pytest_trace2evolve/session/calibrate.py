@@ -1,7 +1,7 @@
 """Calibrate gate policies on a suite's own trials."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_trace2evolve.errors import PolicyError, ResultsError
@@ -21,7 +21,8 @@ from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.task import natural_sort_key
-from pytest_trace2evolve.session.compare import read_side
+from pytest_trace2evolve.records.verdict import Estimand
+from pytest_trace2evolve.session.compare import read_side, recorded_suite
 from pytest_trace2evolve.worlds.registry import Worlds
 
 MAX_NAMED_TASKS = 3
@@ -53,12 +54,16 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """A calibration, the name of its files, notes to print, and the tasks left out, each as `id: reason`."""
+    """A calibration, the name of its files, notes, and the tasks left out, each as `id: reason`.
+
+    `estimands` holds the tasks that each policy's verdicts are about.
+    """
 
     calibration: Calibration
     name: str
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    estimands: Mapping[str, Estimand | None] = field(default_factory=dict)
 
 
 def calibrate_files(
@@ -83,7 +88,7 @@ def calibrate_files(
         [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
     )
     names = dict.fromkeys(settings.policies or (*POLICIES, *own_policies))
-    policies = [policy_to_calibrate(find_policy(name, project), margin=settings.margin) for name in names]
+    policies = [find_policy(name, project) for name in names]
     side = read_side(paths, worlds, provider, judge, require_one_agent=True)
     contents = side.columns.content_digests()
     tasks = {name for name, digest in contents.items() if digest}
@@ -105,12 +110,24 @@ def calibrate_files(
         is_live=settings.is_live,
         max_fresh_simulations=CALIBRATED.max_fresh_simulations,
     )
+    if suite := recorded_suite(side.provenance, side.provenance, project):
+        policies = [policy.for_suite(suite.estimand_of(draw.trials)) for policy in policies]
+    calibrated_policies = [policy_to_calibrate(policy, margin=settings.margin) for policy in policies]
     calibration = calibrate(
-        pool, policies, draw, effects=settings.effects, resamples=settings.resamples, seed=settings.seed
+        pool,
+        calibrated_policies,
+        draw,
+        effects=settings.effects,
+        resamples=settings.resamples,
+        seed=settings.seed,
     )
     left_out = left_out_lines(dict.fromkeys(mixed_tasks, "its trials ran different content under this id"))
     return CalibrationResult(
-        calibration, side.name, (*side.notes, *_calibration_notes(pool, draw, calibration)), left_out
+        calibration,
+        side.name,
+        (*side.notes, *_calibration_notes(pool, draw, calibration)),
+        left_out,
+        {policy.name: policy.estimand for policy in policies},
     )
 
 

@@ -95,7 +95,7 @@ def _with_settings(
                 f"candidate {candidate.id!r} sets an agent, but this run's agent is {CHAT!r}; leave "
                 "--t2e-model out, or remove the candidate's agent"
             )
-        return replace(live, agent=replace(agent, **own_parameters))
+        return replace(live, agent=agent.with_parameters(own_parameters))
     function = replace(
         function, path=candidate.agent or function.path, parameters={**function.parameters, **own_parameters}
     )

@@ -3,13 +3,11 @@
 To add a check, write a generator of findings and name it in `check_project`.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import (
     CandidateError,
@@ -18,7 +16,6 @@ from pytest_trace2evolve.errors import (
     MissingExtraError,
     ResultsError,
     SuiteError,
-    Trace2EvolveError,
     WorldError,
     name_suggestion,
 )
@@ -43,22 +40,14 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import AnsweredCall
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.world_checks import gold_calls, rule_problems, tool_problems
+from pytest_trace2evolve.session.call_checks import find_call_problems
+from pytest_trace2evolve.session.findings import Finding, error_line, to_finding
 from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.import_path import is_import_path, load_object
-from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 _LATEST_TIMEZONE = timezone(timedelta(hours=14))
 """The time zone in which a day begins first, because a candidate may be frozen in any time zone."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One problem, in the form `path: problem; remedy`. A warning does not fail the check."""
-
-    path: Path
-    text: str
-    is_warning: bool = False
 
 
 def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> list[Finding]:
@@ -74,10 +63,11 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
     checks = (
         check_candidates(project),
         check_candidate_settings(project, worlds),
-        check_own_checks(project),
+        check_own_code(project),
         check_frozen(project, commit),
         check_suites(project),
         check_lock(project, worlds),
+        check_expected_calls(project, worlds),
         check_ledger(project),
         check_baselines(project),
         check_runs(project),
@@ -105,7 +95,7 @@ def check_candidates(project: Project) -> Iterator[Finding]:
             words = frozenset(word.strip(";") for word in str(error).split())
             if words not in reported_errors:
                 reported_errors.add(words)
-                yield _to_finding(folder / f"{name}.md", error)
+                yield to_finding(folder / f"{name}.md", error)
 
 
 def check_candidate_settings(project: Project, worlds: Worlds) -> Iterator[Finding]:
@@ -136,12 +126,19 @@ def _agent_problems(project: Project, path: Path, candidate: Candidate) -> Itera
         if git_text(project.root, "rev-parse", "--verify", "--quiet", f"{candidate.ref}^{{commit}}") is None:
             text = f"ref {candidate.ref!r} is not a commit in this repository; fetch it, or correct the ref"
             yield Finding(path, text)
-    elif candidate.agent is not None and is_import_path(candidate.agent):
-        try:
-            load_object(candidate.agent, project.root)
-        except (Exception, SystemExit) as error:  # a module of the project can raise anything
-            text = f"agent {candidate.agent!r} cannot be imported: {_error_line(error)}"
-            yield Finding(path, f"{text}; correct the path or the module")
+    elif candidate.agent is not None:
+        yield from _import_problems(project, path, candidate.agent)
+
+
+def _import_problems(project: Project, path: Path, agent: str) -> Iterator[Finding]:
+    """Yield a problem if an agent that a file names by its import path cannot be imported."""
+    if not is_import_path(agent):
+        return
+    try:
+        load_object(agent, project.root)
+    except (Exception, SystemExit) as error:  # a module of the project can raise anything
+        text = f"agent {agent!r} cannot be imported: {error_line(error)}"
+        yield Finding(path, f"{text}; correct the path or the module")
 
 
 def _tool_text_problems(
@@ -159,15 +156,16 @@ def _tool_text_problems(
         else:
             return
     if problems:
-        yield _to_finding(path, problems[0])
+        yield to_finding(path, problems[0])
 
 
-def check_own_checks(project: Project) -> Iterator[Finding]:
-    """Check that the module with the project's own checks can be imported."""
+def check_own_code(project: Project) -> Iterator[Finding]:
+    """Check that the project's agent, and the module with its own checks, can be imported."""
     try:
+        yield from _import_problems(project, project.root / FILE_NAME, project.settings.agent or "")
         collect_trace_checks(project.root)
     except ConfigError as error:
-        yield _to_finding(project.root / FILE_NAME, error)
+        yield to_finding(project.root / FILE_NAME, error)
 
 
 def check_frozen(project: Project, commit: str) -> Iterator[Finding]:
@@ -233,13 +231,13 @@ def check_suites(project: Project) -> Iterator[Finding]:
     try:
         project.splits  # noqa: B018 - it is read here for its errors
     except SuiteError as error:
-        yield _to_finding(project.suites_folder / SPLITS_NAME, error)
+        yield to_finding(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
         try:
             project.suite(name)
         except SuiteError as error:
-            yield _to_finding(project.suites_folder / f"{name}.toml", error)
+            yield to_finding(project.suites_folder / f"{name}.toml", error)
 
 
 def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
@@ -251,7 +249,7 @@ def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
     try:
         lock = project.lock
     except LockError as error:
-        yield _to_finding(project.lock_path, error)
+        yield to_finding(project.lock_path, error)
         return
     for name in lock.suites.keys() - set(project.suite_names):
         yield Finding(
@@ -279,16 +277,24 @@ def _check_world(project: Project, suite: Suite, suite_lock: SuiteLock, worlds: 
     try:
         project.verify_world(suite, project.suite_lock(suite, worlds), worlds)
     except (LockError, SuiteError) as error:
-        yield _to_finding(path, error)
+        yield to_finding(path, error)
     except (MissingExtraError, WorldError, ImportError) as error:
         if suite_lock.definition != suite.definition:
             yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW_REMEDY}")
-        text = f"not compared with {LOCK_NAME}: {_error_line(error)}"
+        text = f"not compared with {LOCK_NAME}: {error_line(error)}"
         yield Finding(path, text, is_warning=not isinstance(error, WorldError))
     except ConfigError:  # from the project's hooks, not from one suite
         raise
     except Exception as error:  # from the project's own code
-        yield Finding(path, f"its world cannot be read: {_error_line(error)}; correct it")
+        yield Finding(path, f"its world cannot be read: {error_line(error)}; correct it")
+
+
+def check_expected_calls(project: Project, worlds: Worlds) -> Iterator[Finding]:
+    """Check that the calls that written tasks expect or forbid are calls of existing tools."""
+    for suite in _readable_suites(project):
+        with contextlib.suppress(Exception):  # another check reports files and worlds that cannot be read
+            for path, text in find_call_problems(project, suite, worlds):
+                yield Finding(path, text)
 
 
 def check_ledger(project: Project) -> Iterator[Finding]:
@@ -305,7 +311,7 @@ def check_baselines(project: Project) -> Iterator[Finding]:
         try:
             evidence = read_evidence(path)
         except ResultsError as error:
-            yield _to_finding(path, error)
+            yield to_finding(path, error)
             continue
         origin, suite = evidence.provenance, path.parent.name
         if suite not in project.suite_names:  # no run uses it
@@ -318,7 +324,7 @@ def check_baselines(project: Project) -> Iterator[Finding]:
         try:
             check_baseline(entries, suite, path.stem, path, evidence)
         except ResultsError as error:
-            yield _to_finding(path, error)
+            yield to_finding(path, error)
             continue
         if not knows_baseline(entries, suite, path.stem):
             text = (
@@ -338,7 +344,7 @@ def check_runs(project: Project) -> Iterator[Finding]:
             yield from _check_run_traces(project.runs_folder / entry.run, entry)
     for run, entries in runs.items():
         folder = project.runs_folder / run
-        yield from (_to_finding(folder, edit) for edit in find_run_edits(folder, entries))
+        yield from (to_finding(folder, edit) for edit in find_run_edits(folder, entries))
 
 
 def _check_run_traces(folder: Path, entry: TracesEntry) -> Iterator[Finding]:
@@ -352,7 +358,7 @@ def _check_run_traces(folder: Path, entry: TracesEntry) -> Iterator[Finding]:
     try:
         check_traces([entry], entry.run, traces_folder)
     except ResultsError as error:
-        yield _to_finding(traces_folder, error)
+        yield to_finding(traces_folder, error)
 
 
 def check_frozen_dates(project: Project) -> Iterator[Finding]:
@@ -437,7 +443,7 @@ def check_own_worlds(project: Project, worlds: Worlds) -> Iterator[Finding]:
         except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
         except Exception as error:  # from the project's own code
-            yield Finding(path, f"rules of {name}: cannot be read: {_error_line(error)}; correct them")
+            yield Finding(path, f"rules of {name}: cannot be read: {error_line(error)}; correct them")
             continue
         try:
             tasks = list(_world_tasks(project, suites, worlds))
@@ -445,7 +451,7 @@ def check_own_worlds(project: Project, worlds: Worlds) -> Iterator[Finding]:
             for problem in tool_problems(world, tasks):
                 yield Finding(path, f"world {name}: {problem}")
         except Exception as error:  # from the project's own code too
-            text = f"world {name}: its tasks were not tried: {_error_line(error)}"
+            text = f"world {name}: its tasks were not tried: {error_line(error)}"
             yield Finding(path, text, is_warning=True)
         for problem in rule_problems(rules, world.tools("assistant"), calls) if rules else ():
             yield Finding(path, f"rules of {name}: {problem}")
@@ -475,7 +481,7 @@ def check_draws(project: Project) -> Iterator[Finding]:
     """Check that no stored simulation was deleted, changed or added by hand."""
     for store in open_draws(project.finished_folder, project.draws_folder):
         for problem in store.find_problems():
-            yield _to_finding(store.path, ResultsError(problem))
+            yield to_finding(store.path, ResultsError(problem))
 
 
 def _readable_candidates(project: Project) -> Iterator[tuple[Path, Candidate]]:
@@ -499,18 +505,3 @@ def _suite_locks(project: Project) -> Mapping[str, SuiteLock]:
         return project.lock.suites
     except LockError:  # another check reports it
         return {}
-
-
-def _to_finding(path: Path, error: Exception) -> Finding:
-    """Convert an error to a finding about the file that its message names, or else about `path`."""
-    text = " ".join(str(error).split())
-    name, colon, remainder = text.partition(": ")
-    return Finding(Path(name), remainder) if colon and Path(name).is_absolute() else Finding(path, text)
-
-
-def _error_line(error: BaseException) -> str:
-    """Return an error as one line. For errors from outside this package, the line starts with the type."""
-    if isinstance(error, ValidationError):
-        return first_problem(error, error.title)
-    text = " ".join(str(error).split())
-    return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"

@@ -37,6 +37,7 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.project.project import Project
+    from pytest_trace2evolve.project.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,10 @@ def compare(
         if unequal_text := unequal_trials_reason(*counts):
             raise ResultsError(f"policy {gate_policy.name!r}: {unequal_text}")
     origins = baseline_side.provenance, candidate_side.provenance
-    if project is not None and (judged_suite := suite or _recorded_suite(*origins, project)) is not None:
+    judged_suite = project.suite(suite) if project and suite else recorded_suite(*origins, project)
+    if judged_suite is not None:
         min_trials = min((int(side.trials.min()) for side in pairs.sides if side.trials.size), default=0)
-        gate_policy = gate_policy.for_suite(project.suite(judged_suite).estimand_of(min_trials))
+        gate_policy = gate_policy.for_suite(judged_suite.estimand_of(min_trials))
     verdict = decide(
         pairs,
         gate_policy,
@@ -159,14 +161,14 @@ def compare(
     )
 
 
-def _recorded_suite(baseline: Provenance, candidate: Provenance, project: "Project") -> str | None:
+def recorded_suite(baseline: Provenance, candidate: Provenance, project: "Project | None") -> "Suite | None":
     """Return the project's suite that both sides were measured on; None if there is none."""
     name = candidate.suite
-    if name is None or name != baseline.suite or name not in project.suite_names:
+    if project is None or name is None or name != baseline.suite or name not in project.suite_names:
         return None
     suite = project.suite(name)
     is_same = (candidate.provider, candidate.domain) == (suite.provider, suite.domain)
-    return name if is_same else None
+    return suite if is_same else None
 
 
 def _ungated_checks(

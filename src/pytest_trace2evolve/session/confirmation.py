@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
+from pytest_trace2evolve.engine.live import AgentFunction, CandidateSetup, LiveSettings
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
 from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.models.prices import Price
@@ -21,6 +22,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.candidate_models import models_of
+from pytest_trace2evolve.session.inventory import read_inventory
 from pytest_trace2evolve.session.plan import (
     AGENT_ENDPOINT,
     FIRST_FRESH_TRIAL,
@@ -29,7 +31,12 @@ from pytest_trace2evolve.session.plan import (
     Endpoint,
     PlannedSuite,
 )
+from pytest_trace2evolve.utils.git import checked_out, git_text
+from pytest_trace2evolve.utils.import_path import project_paths
 from pytest_trace2evolve.utils.secrets import REMOVAL_MARK
+
+MAX_PAST_COMMITS = 10
+"""The maximum number of commits that are searched for the code of a baseline."""
 
 
 class _CannotRunError(Exception):
@@ -195,6 +202,7 @@ class BaselineSetupFinder:
             seed=model.seed,
             reasoning_effort=model.reasoning_effort,
             extra_body=model.extra_body,
+            parameters=model.parameters,
             price=price,
             folder=live.agent.folder if is_local else None,
             adapter=live.agent.adapter if is_local and has_same_weights else None,
@@ -223,7 +231,14 @@ class BaselineSetupFinder:
                 f"baseline {baseline!r} was measured with agent {recorded_settings.implementation!r}, but "
                 f"its candidate and this run's options name {current_settings.implementation!r}"
             )
-        self._check_same_code(baseline, recorded_settings.code, current_settings.code)
+        try:
+            self._check_same_code(baseline, recorded_settings.code, current_settings.code)
+        except _CannotRunError:
+            function = _past_function(live.function, recorded_settings.code, self.adapters.folder.parent)
+            if function is None:
+                raise
+            live = replace(live, function=function)
+            current_settings = live.agent_settings()
         if recorded_settings != current_settings or self.endpoint != AGENT_ENDPOINT:
             raise _CannotRunError(
                 f"baseline {baseline!r} was measured with a different model or other parameters than those "
@@ -231,12 +246,34 @@ class BaselineSetupFinder:
             )
         assert self.live is not None
         assert self.live.function is not None
+        assert live.function is not None
         return replace(live, function=replace(live.function, log_folder=self.live.function.log_folder))
 
     @staticmethod
     def _model_name(agent: ModelSettings, has_same_weights: bool) -> str:
         """Return the name of the baseline's model at the server of the agent's folder."""
         return agent.model if has_same_weights or agent.folder is None else agent.folder.name
+
+
+def _past_function(function: AgentFunction, code: Code | None, root: Path) -> AgentFunction | None:
+    """Return the function with the code of the latest commit that has the recorded code; None without one.
+
+    These are the last commit, and those before a commit that changed one of the files that differ.
+    """
+    if code is None or code.unknown or function.code.distributions != code.distributions:
+        return None
+    paths = [f":(glob)**/{name}" for name in code_differences(code, function.code)]
+    commits = git_text(root, "rev-list", "-n", str(MAX_PAST_COMMITS), "HEAD", "--", *paths) or ""
+    for ref in ("HEAD", *(f"{commit}^" for commit in commits.split())):
+        try:
+            folder, _ = checked_out(root, ref)
+            inventory = read_inventory(folder)
+        except ConfigError:
+            continue
+        if any(code.files.items() <= files.items() for files in inventory.values()):
+            folders = project_paths(root, folder)
+            return replace(function, folder=folder, import_folders=folders, is_commit=True, code=code)
+    return None
 
 
 def _first_names(names: Sequence[str]) -> str:

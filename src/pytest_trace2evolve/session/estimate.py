@@ -73,7 +73,7 @@ def estimate(plan: Plan, expected: ExpectedUsage, draws: Draws) -> Estimate:
     stored_simulations, total_usage, is_known = 0, NO_USAGE, True
     seen_keys: set[str] = set()  # suites may share tasks, and simulations with equal keys are made once
     for name, planned_suite in plan.suites.items():
-        for task_id in planned_suite.lock.tasks:
+        for task_id in planned_suite.planned_tasks:
             usage = expected.usage_of(name, task_id)
             for trial in range(planned_suite.trials):
                 store, key = draws.location_of(name, task_id, trial)

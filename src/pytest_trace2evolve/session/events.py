@@ -39,6 +39,7 @@ class TaskDecided:
         plan: The plan of the last stage that ran.
         run: The trials; None if the run ended before the task was finished.
         reason: Why the run ended before the task was finished, in a few words.
+        is_suspected: Whether the task fell, perhaps by chance, and no verdict confirmed it as a regression.
     """
 
     plan: Plan
@@ -46,6 +47,7 @@ class TaskDecided:
     task_id: str
     run: TaskRun | None
     reason: str = ""
+    is_suspected: bool = False
 
 
 @dataclass(frozen=True)

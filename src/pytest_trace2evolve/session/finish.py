@@ -15,6 +15,7 @@ from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import (
     BaselineReference,
     Decision,
@@ -25,11 +26,16 @@ from pytest_trace2evolve.records.verdict import (
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import DECIDING_ROLES, ProjectLedger
 from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan
+from pytest_trace2evolve.session.provenance import is_sealed_task
 from pytest_trace2evolve.session.run_verdict import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, suite_evidence
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.git import git_text
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
+
+_MAX_ERROR_LENGTH = 200
+"""Maximum number of characters of an agent's error in a note."""
 
 
 class StoredRun(NamedTuple):
@@ -295,3 +301,24 @@ def _save_baseline(
 
 def _git_commit(plan: Plan) -> str:
     return (git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip()
+
+
+def agent_error_notes(plan: Plan, runs: Sequence[SuiteRun]) -> list[str]:
+    """Count the simulations that an error of the agent ended, by suite, and describe the first error."""
+    notes = []
+    for suite_run in runs:
+        if not suite_run.agent_error_count:
+            continue
+        planned_suite = suite_run.planned_suite
+        texts = (
+            error.shown_text(is_sealed=is_sealed_task(plan, planned_suite, task_id))
+            for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
+            if (error := run.agent_error) is not None
+        )
+        first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
+        first = f" (first: {first_text})" if first_text else ""
+        notes.append(
+            f"{planned_suite.name}: agent errors in {suite_run.agent_error_count} of "
+            f"{len(suite_run.records)} simulations{first}"
+        )
+    return notes

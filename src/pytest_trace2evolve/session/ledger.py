@@ -81,7 +81,7 @@ class ProjectLedger:
         if role is Role.GUARD:
             return EvidenceLabel(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
         if role is not Role.GATE:
-            return EvidenceLabel(Label.DEVELOPMENT)
+            return EvidenceLabel(Label.DEVELOPMENT, "its tasks may be read")
         if self.problems:
             return EvidenceLabel(
                 Label.DEVELOPMENT,
@@ -153,8 +153,7 @@ class ProjectLedger:
         """
         assert verdict.decision is not None
         assert planned_suite.baseline is not None
-        is_sealed = plan.project.splits[claim.split].role is Role.GATE
-        repeated_verdict = self.spending(claim).repeated_verdict if is_sealed else None
+        repeated_verdict = self.spending(claim).repeated_verdict
         is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and awaits_simulations(verdict)
         # A run that lost simulations and decided nothing is not a test: the same draw with all simulations
         # still can be one. If it can be promoted, the lost simulations at their worst changed nothing. A goal

@@ -115,6 +115,7 @@ OPTIONS: tuple[Option, ...] = (
         "compare with a saved baseline or a results file (default: nearest ancestor's)",
         metavar="NAME|PATH",
     ),
+    Option("against", "gate", "use the saved baselines as this commit has them", metavar="COMMIT"),
     Option("save-baseline", "gate", "save this run as a baseline of its suites", metavar="NAME"),
     Option(
         "baseline-mode",
@@ -233,6 +234,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
     Option("extra-body", "live", "JSON object that is merged into the agent's requests", metavar="JSON"),
+    Option(
+        "allow-ignored-tools",
+        "live",
+        "run even if the endpoint ignores the tools of a request (default: stop)",
+        is_flag=True,
+    ),
     Option(
         "fresh",
         "live",

@@ -1,6 +1,6 @@
 """The options of a run, and the plan that is made from them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -79,6 +79,7 @@ class Options:
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
         max_reruns: The maximum number of fresh simulations that confirm regressions.
         stages: Trials per task after each stage.
+        against: The commit whose saved baselines the run is compared with; None for the current ones.
         concurrency: The maximum number of simulations that run at once.
         ray: The Ray cluster that makes the simulations; None if this process makes them.
     """
@@ -90,6 +91,7 @@ class Options:
     default_agent: str | None = None
     trials: int | None = None
     baseline: str | None = None
+    against: str | None = None
     save_baseline: str | None = None
     baseline_mode: SaveMode | None = None
     gate: str | None = None
@@ -116,6 +118,7 @@ class PlannedSuite(LockedSuite):
 
     Attributes:
         guidelines: Digest of the text that a simulated user follows, in a live run.
+        kept_tasks: The ids of tasks that are not run, because the baseline to which the run adds holds them.
     """
 
     agent: str
@@ -124,6 +127,21 @@ class PlannedSuite(LockedSuite):
     baseline: Baseline | None = None
     guidelines: str | None = None
     identity: Identity = field(default_factory=Identity)
+    kept_tasks: Collection[str] = ()
+
+    @property
+    def planned_splits(self) -> dict[str, list[str]]:
+        """The ids of the tasks to run, by split; without splits that have none."""
+        tasks = {
+            split: [task for task in ids if task not in self.kept_tasks]
+            for split, ids in self.lock.splits.items()
+        }
+        return {split: ids for split, ids in tasks.items() if ids}
+
+    @property
+    def planned_tasks(self) -> list[str]:
+        """The ids of the tasks to run."""
+        return [task for tasks in self.planned_splits.values() for task in tasks]
 
     def trials_of(self, task_id: str) -> int:
         """Return the number of simulations of a task that this run makes or replays."""

@@ -1,6 +1,6 @@
 """Makes the plan of a run: validates its options and fixes all settings before the first simulation."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -11,15 +11,13 @@ from pytest_trace2evolve.engine.factories import (
     make_scripted_user,
     supports_solo,
 )
-from pytest_trace2evolve.engine.live import LiveSettings
-from pytest_trace2evolve.errors import ConfigError, name_suggestion
+from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFactory, Candidate
-from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import LockedText, Suite
@@ -39,6 +37,7 @@ from pytest_trace2evolve.session.evidence_sources import (
     read_replays,
 )
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
+from pytest_trace2evolve.session.provenance import identity_notes
 from pytest_trace2evolve.session.run_folders import check_folders_unused
 from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.utils.canonical import digest_text
@@ -163,16 +162,26 @@ def make_plan(
     ]
     if not is_worker:
         check_folders_unused(options.live, [suite.name for suite in suites], [run_folder, *stage_folders])
-    baselines, baseline_notes = find_baselines(
-        options.baseline,
-        suites,
-        project,
-        lineage,
-        worlds,
-        base_folder=options.invocation_dir,
-        judge=judge,
-        trace_checks=trace_checks,
-    )
+    saving = _plan_saving(options, project, suites)
+    if saving and saving.kept_tasks:
+        policy = None  # some tasks of a suite decide nothing
+    try:
+        baselines, baseline_notes = find_baselines(
+            options.baseline,
+            suites,
+            project,
+            lineage,
+            worlds,
+            base_folder=options.invocation_dir,
+            commit=options.against,
+            uses_own=options.goal is Goal.NO_REGRESSION,
+            judge=judge,
+            trace_checks=trace_checks,
+        )
+    except ResultsError as error:
+        if policy is not None:
+            raise
+        baselines, baseline_notes = {}, (f"compared with no baseline: {error}",)
     notes += baseline_notes
     planned_suites = {
         suite.name: PlannedSuite(
@@ -189,15 +198,21 @@ def make_plan(
             identity=Identity()
             if is_listing
             else _suite_identity(suite, agents[suite.name], candidate, resources),
+            kept_tasks=saving.kept_tasks.get(suite.name, ()) if saving else (),
         )
         for suite in suites
     }
+    if saving and saving.kept_tasks and not any(suite.planned_splits for suite in planned_suites.values()):
+        raise ConfigError(
+            f"baseline {saving.name!r} already holds every task of {', '.join(planned_suites)}, so there is "
+            "nothing to add; to measure it again, give --t2e-baseline-mode update"
+        )
     confirmation = None
     if not is_listing:
         _check_stage_baselines(planned_suites.values(), options.stages)
         if options.live is not None and options.live.cassette is not None:
             notes += cassette_gap_notes(options.live.cassette, candidate, suites)
-        notes += _identity_notes(planned_suites.values(), options.live)
+        notes += identity_notes(planned_suites.values(), options.live)
         setup_finder = BaselineSetupFinder(
             live=options.live,
             live_without_adapter=live_without_adapter,
@@ -218,7 +233,7 @@ def make_plan(
         run_id=run_id,
         run_folder=run_folder,
         started_at=started_at,
-        saving=_plan_saving(options, project, suites),
+        saving=saving,
         notes=tuple(notes),
         judge=judge,
         live=options.live,
@@ -569,27 +584,6 @@ def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resour
         world=resources.project.world(suite.suite, resources.worlds),
         code=resources.worlds.code(suite.suite.provider, suite.domain),
     )
-
-
-def _identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) -> Iterator[str]:
-    """Yield notes on code that cannot be identified, and on locks that do not cover the code of the tools."""
-    for suite in suites:
-        identity = suite.identity
-        agent_code = identity.agent.code
-        if live is not None and live.function is not None and suite.recorded_runs is None:
-            agent_code = live.function.code
-        codes = {"agent": agent_code, "user": identity.user.code, "world": identity.world}
-        for role, code in codes.items():
-            if code is not None and code.unknown:
-                yield (
-                    f"{suite.name}: the code of its {role} cannot be identified ({code.unknown}): nothing is "
-                    "resumed, confirmed or counted as the same test again"
-                )
-        if suite.lock.code is None:
-            yield (
-                f"{suite.name}: {LOCK_NAME} does not cover the implementation of its tools; "
-                "run 'trace2evolve lock' and commit the result"
-            )
 
 
 def _plan_saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> SavePlan | None:

@@ -1,8 +1,11 @@
 """Determines the provenance of evidence, and digests that identify simulations and tests."""
 
+from collections.abc import Iterable, Iterator
+
 from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.evidence.draws import simulation_key
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT
+from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
     SCRIPTED_USER,
@@ -148,3 +151,24 @@ def tested_agent_digest(plan: Plan, origin: Provenance) -> str:
     codes = [code for code in (origin.agent.code, origin.user.code, origin.world) if code is not None]
     unknown_run = plan.run_id if any(code.unknown for code in codes) else ""
     return digest([agent, [code.digest for code in codes], unknown_run])
+
+
+def identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) -> Iterator[str]:
+    """Yield notes on code that cannot be identified, and on locks that do not cover the code of the tools."""
+    for suite in suites:
+        identity = suite.identity
+        agent_code = identity.agent.code
+        if live is not None and live.function is not None and suite.recorded_runs is None:
+            agent_code = live.function.code
+        codes = {"agent": agent_code, "user": identity.user.code, "world": identity.world}
+        for role, code in codes.items():
+            if code is not None and code.unknown:
+                yield (
+                    f"{suite.name}: the code of its {role} cannot be identified ({code.unknown}): nothing is "
+                    "resumed, confirmed or counted as the same test again"
+                )
+        if suite.lock.code is None:
+            yield (
+                f"{suite.name}: {LOCK_NAME} does not cover the implementation of its tools; "
+                "run 'trace2evolve lock' and commit the result"
+            )

@@ -23,7 +23,6 @@ from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.budget import SimulationState
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -45,27 +44,24 @@ from pytest_trace2evolve.session.events import (
     VerdictReached,
     ignore_event,
 )
-from pytest_trace2evolve.session.finish import store_run
+from pytest_trace2evolve.session.finish import agent_error_notes, store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.provenance import is_sealed_task
+from pytest_trace2evolve.session.regressions import is_suspected
 from pytest_trace2evolve.session.run_folders import use_run_folder
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, judge_suite
 from pytest_trace2evolve.utils.files import ScratchFolder
-from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 _STOP_SECONDS = 30.0
 """Maximum wait in seconds for simulations to stop, because an agent may ignore its cancellation."""
-
-_MAX_ERROR_LENGTH = 200
-"""Maximum number of characters of an agent's error in a note."""
 
 _SCORER_THREADS = 8
 """Number of scoring threads if a judge is called over the network; without a judge, one thread is used."""
@@ -115,6 +111,7 @@ class Session:
         self._exit_stack = contextlib.ExitStack()
         self._tasks: list[TaskName] = []
         self._decisions: dict[TaskName, Future[TaskDecided]] = {}
+        self._regressions: set[TaskName] = set()
         self._decision_lock = threading.Lock()
         self._run_future: Future[None] | None = None
         self._end_event = threading.Event()
@@ -260,7 +257,7 @@ class Session:
             tasks: Suites and ids of tasks, in the order in which they start; all tasks by default.
             narrowing: The option that narrows the run below whole splits; empty if none does.
         """
-        all_tasks = ((name, task) for name, suite in self.plan.suites.items() for task in suite.lock.tasks)
+        all_tasks = ((name, task) for name, suite in self.plan.suites.items() for task in suite.planned_tasks)
         self._tasks = list(dict.fromkeys(all_tasks if tasks is None else tasks))
         self._narrowing = narrowing
         self._decisions = {task: Future() for task in self._tasks}
@@ -306,9 +303,10 @@ class Session:
                     self._draws.select_tasks(self._tasks)
                     self._copy_baselines()
                 await self._run_tasks()
-                if not plan.schedule or self.refusal:
+                if self.refusal:
                     break
-                if await asyncio.get_running_loop().run_in_executor(self._scorer, self._end_stage):
+                end = self._end_stage if plan.schedule else self._find_regressions
+                if await asyncio.get_running_loop().run_in_executor(self._scorer, end):
                     break
         except EndpointError as error:
             self.refusal, reason = str(error), "the endpoint rejects the run"
@@ -354,11 +352,19 @@ class Session:
 
     def _on_task_run(self, suite: str, task_id: str, run: TaskRun) -> None:
         self._runs[suite].runs[task_id] = run
-        if not self.plan.schedule:
+        # The verdict may confirm a suspected task, because it judges all tasks together.
+        if not self.plan.schedule and not self._is_suspected(suite, task_id):
             self._decide_task(suite, task_id, run)
 
+    def _is_suspected(self, suite: str, task_id: str) -> bool:
+        planned_suite, run = self.plan.suites[suite], self._runs[suite].runs.get(task_id)
+        if run is None or (suite, task_id) in self._regressions:
+            return False
+        split = next(name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks)
+        return is_suspected(self.plan, planned_suite, split, run, task_id)
+
     def _decide_task(self, suite: str, task_id: str, run: TaskRun | None, reason: str = "") -> None:
-        event = TaskDecided(self.plan, suite, task_id, run, reason)
+        event = TaskDecided(self.plan, suite, task_id, run, reason, self._is_suspected(suite, task_id))
         future = self._decisions[suite, task_id]
         with self._decision_lock:  # `stop` decides tasks in a different thread
             if not future.done():
@@ -372,6 +378,12 @@ class Session:
             self._decide_task(suite, task_id, run, "" if run is not None else reason)
 
     # ---- verdicts
+
+    def _find_regressions(self) -> bool:
+        """Find the regressions that the verdict confirms, and return that no further stage follows."""
+        if any(not decision.done() for decision in self._decisions.values()):
+            self._judge(self._suite_runs(""), ProjectLedger(self.plan.project), self._narrowing)
+        return True
 
     def _end_stage(self) -> bool:
         """Judge a stage, and return whether it is the last one."""
@@ -430,8 +442,11 @@ class Session:
             for outcome in outcomes
             if outcome.compared is not None and (note := outcome.compared.undeclared_model_note)
         ]
-        self.notes += self._agent_error_notes(runs)
+        self.notes += agent_error_notes(self.plan, runs)
         self.notes += self._check_failure_notes()
+        if self.plan.live is not None and (count := self.account.unmetered_calls):
+            names = " and ".join(dict.fromkeys(repr(model.model) for model in self.plan.live.models))
+            self.notes.append(f"{count} answers of {names} came without usage: tokens and cost are too low")
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
@@ -453,26 +468,6 @@ class Session:
         )
         self._on_event(VerdictReached(run))
         return run
-
-    def _agent_error_notes(self, runs: Sequence[SuiteRun]) -> list[str]:
-        """Count the simulations that an error of the agent ended, by suite, and describe the first error."""
-        notes = []
-        for suite_run in runs:
-            if not suite_run.agent_error_count:
-                continue
-            planned_suite = suite_run.planned_suite
-            texts = (
-                error.shown_text(is_sealed=is_sealed_task(self.plan, planned_suite, task_id))
-                for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
-                if (error := run.agent_error) is not None
-            )
-            first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
-            first = f" (first: {first_text})" if first_text else ""
-            notes.append(
-                f"{planned_suite.name}: agent errors in {suite_run.agent_error_count} of "
-                f"{len(suite_run.records)} simulations{first}"
-            )
-        return notes
 
     def _check_failure_notes(self) -> list[str]:
         """Describe the simulations that the project's own checks have no result for."""
@@ -497,10 +492,13 @@ class Session:
         is_stopped: bool = False,
     ) -> tuple[SuiteOutcome, ...]:
         plan, draws = self.plan, self._draws
-        return tuple(
+        outcomes = tuple(
             judge_suite(plan, run, ledger, draws, interruption=incomplete_reason, is_stopped=is_stopped)
             for run in runs
         )
+        verdicts = [(outcome.name, verdict) for outcome in outcomes for verdict in outcome.verdicts]
+        self._regressions = {(suite, task) for suite, verdict in verdicts for task in verdict.regressions}
+        return outcomes
 
     def _store_results(
         self,

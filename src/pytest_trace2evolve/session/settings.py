@@ -135,6 +135,7 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
         default_agent=context.agent or None,
         trials=values.t2e_trials,
         baseline=values.t2e_baseline,
+        against=values.t2e_against,
         save_baseline=values.t2e_save_baseline,
         baseline_mode=SaveMode(values.t2e_baseline_mode) if values.t2e_baseline_mode else None,
         gate=values.t2e_gate or context.gate or None,
@@ -262,6 +263,7 @@ def _live_settings(
         price=prices.get(model),
         url_option="--t2e-base-url",
         timeout_option="--t2e-call-timeout",
+        allows_ignored_tools=bool(values.t2e_allow_ignored_tools),
     )
     user = replace(
         agent,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
 from pytest_trace2evolve.scoring.metrics import Metrics
+from pytest_trace2evolve.session.evidence_changes import evidence_changes
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
@@ -25,6 +26,8 @@ def report_of(
     decision: Decision | None,
     trouble: str = "",
     used: str = "",
+    command: tuple[str, ...] = (),
+    against: str | None = None,
 ) -> RunReport:
     """Build the report of a run.
 
@@ -33,14 +36,21 @@ def report_of(
         decision: The verdict over all suites.
         trouble: Why the run decides nothing; empty if it decides.
         used: The usage of the run's models.
+        command: The command that started the run.
+        against: The commit with which the evidence that judges the run is compared; None for no commit.
     """
     suites = []
     for outcome in outcomes:
         planned_suite = plan.suites[outcome.name]
+        baseline, tasks = planned_suite.baseline, 0
+        if baseline is not None and baseline.is_saved and planned_suite.recorded_runs is None:
+            measured = baseline.evidence.provenance.candidate
+            tasks = len(planned_suite.lock.tasks) if measured and measured.id == baseline.name else 0
         suites.append(
             SuiteSummary(
                 name=outcome.name,
-                baseline=planned_suite.baseline.name if planned_suite.baseline is not None else None,
+                baseline=None if baseline is None else baseline.name,
+                tasks=tasks,
                 reason=outcome.reason,
                 verdicts=outcome.verdicts,
                 left_out=outcome.left_out,
@@ -52,8 +62,11 @@ def report_of(
         decision=decision,
         trouble=trouble,
         suites=tuple(suites),
+        changes=() if against is None else evidence_changes(plan.project, against),
         notes=tuple(notes),
         used=used,
+        command=command,
+        reuses=plan.live is not None and plan.live.function is None and not plan.is_fresh,
         run_id=plan.run_id,
         evidence=_evidence_folder(plan),
     )

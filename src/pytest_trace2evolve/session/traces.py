@@ -42,13 +42,24 @@ from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
-def find_run(run: str, project: Project | None, base_folder: Path) -> Path:
+def find_evidence(name: str, project: Project | None, base_folder: Path, suite: str | None = None) -> Path:
+    """Find a path as `find_run` does, or that of a saved baseline. Without a project, the name is a path."""
+    if project is None or path_exists(base_folder / name):
+        return Path(name)
+    return find_run(name, project, base_folder, project.baseline_files(suite))
+
+
+def find_run(
+    run: str, project: Project | None, base_folder: Path, baselines: Mapping[str, Path] | None = None
+) -> Path:
     """Find the path of a run from its id, the beginning of its id, its folder, or a results file.
 
-    Paths are relative to `base_folder`.
+    Paths are relative to `base_folder`. Names of `baselines` are found too.
     """
     if path_exists(base_folder / run):
         return base_folder / run
+    if baselines and run in baselines:
+        return baselines[run]
     if project is None:
         raise ConfigError(f"{run}: no such path, and no project here to search for runs; give --root")
     folder = project.runs_folder
@@ -59,7 +70,8 @@ def find_run(run: str, project: Project | None, base_folder: Path) -> Path:
         raise ConfigError(f"run {run!r} matches several runs: {names}; give more of the id")
     if not matching_ids:
         raise ConfigError(
-            f"{run!r} is neither a path nor a run in {folder}; {name_suggestion(run, ids[-20:])}"
+            f"{run!r} is neither a path{', a saved baseline' if baselines is not None else ''} nor a run in "
+            f"{folder}; {name_suggestion(run, [*(baselines or ()), *ids[-20:]])}"
         )
     return folder / matching_ids[0]
 

@@ -31,6 +31,7 @@ from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simula
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
+from pytest_trace2evolve.session.regressions import compare_with_baseline, may_have_regressed
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -160,7 +161,8 @@ class TaskRunner:
             else:
                 run = await self._make_trials(planned_suite, task_id)
             run = await self._run_in_thread(self._explain_failure, planned_suite, task_id, run)
-            return await self._confirm_regression(planned_suite, task_id, run)
+            run = await self._confirm_regression(planned_suite, task_id, run)
+            return await self._run_in_thread(compare_with_baseline, self.plan, planned_suite, task_id, run)
         except (EndpointError, StorageError):
             raise
         except Exception as error:
@@ -469,50 +471,3 @@ def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> 
 
 def _first_agent_error(simulations: Iterable[Simulation]) -> AgentError | None:
     return next((error for simulation in simulations if (error := simulation.agent_error)), None)
-
-
-def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> bool:
-    """Return whether a task regressed, or could have regressed if its lost trials had been measured."""
-    baseline_trials = _baseline_trials(planned_suite, task_id)
-    if baseline_trials is None or not run.records:
-        return False
-    lost_count = len(baseline_trials.records) - len(baseline_trials.measured_records)
-    has_passed_before = 2 * (baseline_trials.pass_count + lost_count) > len(baseline_trials.records)
-    return has_passed_before and 2 * Trials(run.records).pass_count <= len(run.records)
-
-
-def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
-    """Return whether a task that passed on the baseline but fails now may have regressed by chance.
-
-    Each task is tested alone, at the split's significance level divided by the number of compared tasks.
-    """
-    baseline_trials, trials = _baseline_trials(planned_suite, task_id), Trials(run.records)
-    if plan.policy is None or not plan.policy.confirms_regressions:
-        return False
-    if baseline_trials is None or not baseline_trials.passes or trials.passes is not False:
-        return False
-    from pytest_trace2evolve.gate.confirm import fresh_result
-    from pytest_trace2evolve.gate.significance import fisher
-
-    if run.fresh_trials is not None:
-        p = fresh_result(run.fresh_trials).p
-    else:
-        p = float(
-            fisher(
-                baseline_trials.pass_count,
-                len(baseline_trials.measured_records),
-                trials.pass_count,
-                len(trials.measured_records),
-            )
-        )
-    compared_tasks = sum(
-        _baseline_trials(planned_suite, name) is not None for name in planned_suite.lock.splits[split]
-    )
-    return p > plan.alpha / compared_tasks
-
-
-def _baseline_trials(planned_suite: PlannedSuite, task_id: str) -> Trials | None:
-    """Return the baseline's trials of a task; None if the baseline has none of the same content."""
-    if planned_suite.baseline is None:
-        return None
-    return planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
@@ -88,7 +88,11 @@ class SuiteRun:
     def missing_tasks(self, split: str) -> list[str]:
         """Return the tasks of a split with missing trials, except tasks left out for their content."""
         runs = self.runs_in(split).items()
-        return [task_id for task_id, run in runs if run is None or run.absent_reason or run.unfinished_reason]
+        kept_tasks = self.planned_suite.kept_tasks
+        missing = [
+            task_id for task_id, run in runs if run is None or run.absent_reason or run.unfinished_reason
+        ]
+        return [task_id for task_id in missing if task_id not in kept_tasks]
 
     def left_out_reasons(self, split: str) -> dict[str, str]:
         """Return the reasons why tasks of a split were not compared, by task id."""
@@ -186,7 +190,8 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: 
         saves_baseline: Whether a requested baseline is saved, because the run is complete.
     """
     if plan.policy is None:
-        return "the gate is off"
+        reason = "only the tasks that the baseline lacks were run"
+        return reason if planned_suite.kept_tasks else "the gate is off"
     if planned_suite.baseline is not None:
         return ""
     candidate = plan.candidate.id
@@ -200,10 +205,10 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: 
         name = plan.saving.name
         option = "" if name == candidate else f" --t2e-baseline {name}"
         if children := plan.project.candidates.children(candidate):
-            return f"{cause}; gate its child with 'pytest --candidate {children[0]}{option}'"
-        return f"{cause}; write a candidate with parent: {candidate}, and run 'pytest --candidate ID{option}'"
-    save = f"'pytest --candidate {nearest} --t2e-save-baseline {nearest}'"
-    return f"{cause}; save a first baseline with {save}, or name a --t2e-baseline"
+            return f"{cause}; gate its child: pytest --candidate {children[0]}{option}"
+        option = f" and gate it with{option}" if option else ""
+        return f"{cause}; write a candidate with parent: {candidate}{option}"
+    return f"{cause}; save a first baseline: pytest --candidate {nearest} --t2e-save-baseline {nearest}"
 
 
 def _judge_splits(
@@ -237,10 +242,12 @@ def _judge_splits(
         partial_reason = _partial_reason(run, split, incomplete_reason, is_stopped)
         if not partial_reason and not is_guard:
             partial_reason = _missing_baseline_reason(tasks, {record.task_id for record in baseline_records})
-        is_claim = plan.project.splits[split].role is Role.GATE and not partial_reason
-        spending = (
-            ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
-        )
+        is_sealed = plan.project.splits[split].role is Role.GATE
+        spending = None
+        if not is_guard and not partial_reason:
+            spending = ledger.spending(claim_of(plan, run, split, draws, evidence_label.label))
+            # Tasks that may be read are tested at one level, but their recorded verdict stands too.
+            spending = spending if is_sealed else replace(spending, abandoned_draws=())
         sides = comparable_records, candidate_records
         all_pairs = [
             pair(*records).with_left_out(reasons).with_ungated_checks(plan.trace_checks.ungated)
@@ -271,8 +278,8 @@ def _judge_splits(
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
-        verdict = combine_with_ledger(verdict, spending, evidence_label.reason)
-        is_sealed = plan.project.splits[split].role is Role.GATE
+        verdict = combine_with_ledger(verdict, spending, evidence_label.reason if is_sealed else "")
+        verdict = verdict.model_copy(update={"unclean": evidence_label.reason})
         yield withhold_promotion(verdict) if is_sealed and ledger.problems else verdict
 
 
@@ -336,8 +343,10 @@ def combine_with_ledger(verdict: Verdict, spending: AlphaSpending | None, reason
     if spending is not None and spending.repeated_verdict is not None and decision is not None:
         recorded_evaluation = spending.repeated_verdict
         decisions_text = f"recorded: {_dated_decision(recorded_evaluation)}; now: {decision.value.upper()}"
+        # What decides comes first.
+        place = 0 if recorded_evaluation.decision.rank < decision.rank else len(reasons)
+        reasons.insert(place, f"{decisions_text}; the worse of the two counts")
         decision = worst_decision([recorded_evaluation.decision, decision])
-        reasons.append(f"{decisions_text}; the worse of the two counts")
         if decision is Decision.INCONCLUSIVE and not has_too_few_measured(verdict):
             reasons.append(
                 f"a run with more than {_count_text(spending.trials, 'trial')} a task continues the test"
@@ -397,6 +406,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
     # By default, the estimand depends on the trials, but more trials continue the same test.
     policy = plan.policy.for_suite(planned_suite.suite.estimand_of(min_trials=2))
     tasks = planned_suite.lock.splits[split]
+    is_sealed = plan.project.splits[split].role is Role.GATE
     # The whole baseline at every stage, because the stages of a run are one test.
     all_evidence = planned_suite.baseline.all_evidence
     outcomes = outcomes_digest(record for record in all_evidence.simulations if record.task_id in tasks)
@@ -413,7 +423,9 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         evidence=outcomes,
         goal=plan.goal,
         is_numbered=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
-        draw_id="" if planned_suite.recorded_runs is not None else draws.draw_id(planned_suite.name),
+        draw_id=draws.draw_id(planned_suite.name)
+        if is_sealed and planned_suite.recorded_runs is None
+        else "",
         is_recorded_run=planned_suite.recorded_runs is not None or draws.origin is DrawOrigin.PLAYED,
         baseline_digests=_baseline_digests(all_evidence.provenance, plan),
         baseline_run=all_evidence.provenance.run_id or "",

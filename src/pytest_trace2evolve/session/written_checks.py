@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
-from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask
+from pytest_trace2evolve.cases.written import WrittenTask
 from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.errors import (
     CaseError,
@@ -22,14 +22,17 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.failure import ABSENT, Difference
-from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
+from pytest_trace2evolve.records.protocols import Agent, World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.matchers import matcher_of
 from pytest_trace2evolve.scoring.reward import open_session, score
+from pytest_trace2evolve.session.call_checks import call_problems, missing_arguments, tools_of
 from pytest_trace2evolve.session.case_admission import LIMITS, ending_text, failure_text, passes
 from pytest_trace2evolve.users.slots import SlotUser
 from pytest_trace2evolve.utils.files import real_path
+from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import read_lines
 from pytest_trace2evolve.worlds.plain import PlainSession
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -51,8 +54,9 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
     """Return the world of the suite that uses a file of written tasks, or else the project's default world.
 
     Raises:
-        CaseError: no suite uses the file, and the project has no default world.
+        CaseError: no suite uses the file, and the project has no default world, nor one world of its own.
     """
+    own_worlds: dict[tuple[str, str], None] = {}
     for name in project.suite_names:
         try:
             suite = project.suite(name)
@@ -62,7 +66,11 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
             real_path(project.root / spec.tasks) == real_path(path) for spec in suite.task_splits.values()
         ):
             return worlds.open(suite.provider, suite.domain)
+        if is_import_path(suite.provider):
+            own_worlds[suite.provider, suite.domain] = None
     world = project.settings.world
+    if world is None and len(own_worlds) == 1:
+        return worlds.open(*next(iter(own_worlds)))
     if world is None:
         raise CaseError(
             f"{path}: no suite has this file; name it in a suite with tasks = \"FILE\", or set 'world' in "
@@ -96,12 +104,12 @@ def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[
 
 
 def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
-    tools = {tool.name: tool for tool in world.tools("assistant")}
-    call_problems = [*_call_problems(written_task, tools, world)]
-    yield from call_problems
+    problems = [*call_problems(written_task, world)]
+    yield from problems
     task = written_task.to_task()
     try:
-        data_problems = [*_data_problems(written_task, task, world)]
+        is_complete = _is_complete(written_task, world)
+        data_problems = [*_data_problems(written_task, task, world, is_complete=is_complete)]
     except WorldError as error:
         yield str(error)
         return
@@ -109,7 +117,7 @@ def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
     yield from _user_problems(written_task)
     # The judge is not asked, so judged statements do not count here.
     unjudged_task = _without_judge(task)
-    if not call_problems and not data_problems and _is_complete(written_task):
+    if not problems and not data_problems and is_complete:
         yield from _oracle_problems(unjudged_task, world)
     yield from _idle_problems(written_task, unjudged_task, world)
 
@@ -132,7 +140,7 @@ def _unknown_keys(expected: Mapping[str, Any], data: Mapping[str, Any]) -> Itera
         siblings = [record for record in _values(data[name]) if isinstance(record, Mapping)]
         fields = {str(field): None for record in siblings for field in record}
         for key, record in records.items() if siblings and isinstance(records, Mapping) else ():
-            for field in record if isinstance(record, Mapping) else ():
+            for field in record if isinstance(record, Mapping) and not matcher_of(record) else ():
                 if str(field) not in fields:
                     yield (
                         f"data: {name}.{key}: no record of {name} has a field {field!r}; "
@@ -144,49 +152,9 @@ def _values(value: object) -> Iterable[object]:
     return value.values() if isinstance(value, Mapping) else ()
 
 
-def _call_problems(written_task: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
-    expect = written_task.expect
-    for key, calls in (("calls", expect.calls or ()), ("not_calls", expect.not_calls)):
-        for call in calls:
-            if call.name not in tools:
-                yield f"{key}: the agent has no tool {call.name!r}; {name_suggestion(call.name, tools)}"
-            elif call.arguments is not None:
-                is_partial = key == "not_calls"
-                problem = _argument_problem(call, tools[call.name], world, is_partial=is_partial)
-                if problem:
-                    yield f"{key}: {call.name}: {problem}"
-    for call in expect.calls or ():
-        for forbidden in expect.not_calls:
-            is_forbidden = forbidden.name == call.name and (
-                forbidden.arguments is None
-                or (call.arguments is not None and forbidden.arguments.items() <= call.arguments.items())
-            )
-            if is_forbidden:
-                yield f"{call.name!r} is expected and forbidden; remove one of the two"
-
-
-def _argument_problem(call: ExpectedCall, tool: ToolSchema, world: World, *, is_partial: bool) -> str:
-    """Describe why a call's arguments cannot be right; empty if they can."""
-    arguments = call.arguments or {}
-    properties = tool.parameters.get("properties", {})
-    for name in arguments:
-        if name not in properties:
-            return f"unknown argument {name!r}; {name_suggestion(name, properties)}"
-    if is_partial:
-        return ""
-    for name in tool.parameters.get("required", ()):
-        if name not in arguments:
-            return f"argument {name!r} is missing; add it, or write the tool's name alone for any call of it"
-    method = getattr(world, "methods", {}).get(call.name)
-    if method is not None:
-        try:
-            method.convert(arguments)
-        except ValueError as error:
-            return str(error)
-    return ""
-
-
-def _data_problems(written_task: WrittenTask, task: Task, world: World) -> Iterator[str]:
+def _data_problems(
+    written_task: WrittenTask, task: Task, world: World, *, is_complete: bool
+) -> Iterator[str]:
     """Yield the problems of a task's data, of its expected data, and of its calls, which are made here.
 
     Raises:
@@ -201,7 +169,7 @@ def _data_problems(written_task: WrittenTask, task: Task, world: World) -> Itera
                 session.call(call.name, dict(call.arguments), "assistant")
         if expected and isinstance(session, PlainSession) and not session.data_differences(expected):
             yield "data: the database is as expected from the start; expect a change, or write data: {}"
-        if not _is_complete(written_task):
+        if not is_complete:
             return
         for action in task.actions:
             result = session.call(action.name, dict(action.arguments), "assistant")
@@ -226,12 +194,16 @@ def _describe(difference: Difference) -> str:
     return f"{place} is {actual}, expected {expected or 'nothing'}"
 
 
-def _is_complete(written_task: WrittenTask) -> bool:
+def _is_complete(written_task: WrittenTask, world: World) -> bool:
     """Whether the expected calls are complete, so that making them leads to the expected data."""
     calls = written_task.expect.calls
     if calls is None:
         return not written_task.expect.data  # data alone say what is right, but not which calls lead there
-    return all(call.arguments is not None for call in calls)
+    tools = tools_of(world)
+    return all(
+        call.is_exact and call.name in tools and not missing_arguments(call, tools[call.name])
+        for call in calls
+    )
 
 
 def _user_problems(written_task: WrittenTask) -> Iterator[str]:

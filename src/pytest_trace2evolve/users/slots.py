@@ -85,6 +85,9 @@ _KINDS = tuple(
 )
 """Kinds of values. A proposal with values of a kind must name one that the user knows, if there is one."""
 
+_IS_ABOUT_FACT = re.compile(r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b")
+"""The beginning of a question about a fact, such as "Is your name Ann?"."""
+
 _DONE = re.compile(
     r"(?:\b(?:has|have|is|are|was|were|been|got)|'ve|'s)\b(?: now| all| been| already| also| successfully"
     r"| just| being| fully)* (\w+)"
@@ -131,7 +134,8 @@ class SlotUser:
         values = [*script.knows.values(), script.goal, script.opening]
         self._known_text = "\n".join(values).lower()
         self._known_words = {word for text in values for word in _words(text)}
-        topic = " ".join(script.agrees_to) if script.agrees_to else f"{script.goal} {script.opening}"
+        has_own_words = script.agrees_only is not None
+        topic = " ".join(script.agrees_only or ()) if has_own_words else f"{script.goal} {script.opening}"
         self._topic = {_stem(word) for word in _content_words(topic)}
         self._verbs = _verbs_in(topic)
         self._target = _target_words(script.goal)
@@ -202,24 +206,23 @@ class SlotUser:
         if any(self._is_other_id(word) for word in words) or self._names_other_value(text.lower()):
             return False
         proposals = [question.text for question in questions if question.kind is Ask.AGREEMENT]
-        for proposal in proposals:
-            names = asked_facts(proposal, self._script.knows)
-            is_about_fact = re.match(
-                r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b", proposal
-            )
-            if is_about_fact and any(not _names_value(text, self._script.knows[name]) for name in names):
-                return False  # "Is your name Bob?"
+        knows = self._script.knows
+        facts_by_proposal = [
+            asked_facts(proposal, knows) if _IS_ABOUT_FACT.match(proposal) else () for proposal in proposals
+        ]
+        if any(not _names_value(text, knows[name]) for names in facts_by_proposal for name in names):
+            return False  # "Is your name Bob?"
         asked_text = " ".join(proposals) or text.lower()
         content = {word for word in _words(asked_text) if word not in _PROCEDURAL}
+        is_reference = not content or _REFERENCE.search(asked_text)
+        if self._script.agrees_only is not None and not all(facts_by_proposal):
+            return self._names_topic(asked_text) or bool(is_reference and self._names_topic(text))
         if verbs := _verbs_in(asked_text):
-            is_wanted = bool(verbs & self._verbs) or bool(
-                {_stem(word) for word in content} & self._agreed_stems()
-            )
-            if is_wanted or (verbs <= _SYNONYMS and self._verbs & _SYNONYMS and self._restates_goal(content)):
+            is_synonym = verbs <= _SYNONYMS and bool(self._verbs & _SYNONYMS)
+            if verbs & self._verbs or (is_synonym and self._restates_goal(content)):
                 return True
             is_change = verbs <= _CHANGE_VERBS and bool(self._verbs & _CHANGE_VERBS)
             return is_change and self._names_wanted(text)
-        is_reference = not content or _REFERENCE.search(asked_text)
         if is_reference:
             # "Do you want that one?" is about the sentences before it.
             is_offer = _OFFER.search(text.lower())
@@ -239,9 +242,10 @@ class SlotUser:
         unknown_words = [word for word in content if word not in self._known_words and not _verbs_in(word)]
         return bool(self._target) and self._target <= set(content) and not unknown_words
 
-    def _agreed_stems(self) -> set[str]:
-        """Stems of the words that `agrees_to` names."""
-        return self._topic if self._script.agrees_to else set()
+    def _names_topic(self, text: str) -> bool:
+        """Whether a text names a word that the user agrees to, or a synonym of its verb."""
+        stems = {_stem(word) for word in _words(text) if word not in _PROCEDURAL}
+        return bool(stems & self._topic) or bool(_verbs_in(text) & self._verbs)
 
     def _is_known(self, text: str) -> bool:
         """Whether a text names a known value, or a word of the goal."""

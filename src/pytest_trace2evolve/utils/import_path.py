@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve.errors import name_suggestion
+
 
 def is_import_path(name: str) -> bool:
     """Whether a name is an import path and not the name of a registered object or a URL."""
@@ -53,10 +55,20 @@ def load_object(path: str, folder: Path) -> Any:
     """
     module_name, _, attribute = path.partition(":")
     add_to_path(folder)
-    value: Any = importlib.import_module(module_name)
+    return find_attribute(importlib.import_module(module_name), module_name, attribute)
+
+
+def find_attribute(value: Any, module_name: str, attribute: str) -> Any:
+    """Return an attribute of a module, such as `make` or `Bot.make`.
+
+    Raises:
+        LookupError: the module has no such attribute; the message is one line.
+    """
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise LookupError(f"module {module_name!r} has no {attribute!r}")
+            known_names = [name for name in dir(value) if not name.startswith("_")]
+            remedy = name_suggestion(part, known_names, max_names=5)
+            raise LookupError(f"module {module_name!r} has no {attribute!r} ({remedy})")
         value = getattr(value, part)
     return value
 

@@ -22,13 +22,15 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import DATABASE_EQUALS, Action, Assertion, InitialState, Task
 from pytest_trace2evolve.scoring.differences import find_differences
+from pytest_trace2evolve.scoring.matchers import contains_matcher, put, resolve, satisfies
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
-from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, convert_failures, parse_json, read_text
-from pytest_trace2evolve.utils.yaml_text import parse_yaml
+from pytest_trace2evolve.utils.reading import read_text
 from pytest_trace2evolve.worlds.plain_data import (
     DataType,
     Snapshot,
     is_same,
+    load_data,
+    merge_json,
     to_json,
     without_nulls,
 )
@@ -106,7 +108,7 @@ class World(ABC):
         name = name or (tools.__name__.removesuffix("Tools") or tools.__name__).lower()
         data_type = DataType(_database_hint(tools), f"the database of {tools.__name__}")
         source = f"the data {data}" if isinstance(data, str | Path) else "the data"
-        database = data_type.validate(_load_data(data, folder), source)
+        database = data_type.validate(load_data(data, folder), source)
         return ToolsWorld(
             tools,
             database,
@@ -221,7 +223,10 @@ class World(ABC):
         """Whether a tool may change the database."""
 
     def has_arguments(self, name: str, arguments: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-        """Whether a call has the expected arguments as its tool gets them: converted, and with defaults."""
+        """Whether a call has the expected arguments as its tool gets them: converted, and with defaults.
+
+        Expected arguments may contain matchers.
+        """
         schema = next((tool.parameters for tool in self.tools("assistant") if tool.name == name), {})
         properties = schema.get("properties", {})
         if arguments.keys() <= properties.keys():  # otherwise the tool rejects the call
@@ -230,7 +235,12 @@ class World(ABC):
         method: ToolMethod | None = getattr(self, "methods", {}).get(name)  # a server converts in its own way
         convert = method.convert_argument if method else lambda _, value: value
         return all(
-            key in arguments and is_same(convert(key, value), convert(key, arguments[key]))
+            key in arguments
+            and satisfies(
+                value if contains_matcher(value) else convert(key, value),
+                convert(key, arguments[key]),
+                is_same,
+            )
             for key, value in expected.items()
         )
 
@@ -304,7 +314,18 @@ class PlainSession(WorldSession):
         return is_same(expected, actual)
 
     def _compared_data(self, changes: Mapping[str, Any]) -> tuple[Any, Any]:
-        return without_nulls(self.expected_data(changes)), without_nulls(self.data())
+        actual = self.data()
+        known_changes, values = resolve(changes, actual, self.is_same_value)
+        try:
+            expected = self.expected_data(known_changes)
+        except WorldError:
+            if not values:
+                raise
+            # A value that is missing or wrong in place of a matcher does not fit the database's type.
+            expected = merge_json(self.expected_data({}), known_changes)
+        for path, value in values.items():
+            put(expected, path, value)
+        return without_nulls(expected), without_nulls(actual)
 
     def sync(self) -> None:
         """Do nothing, because there is one database."""
@@ -580,27 +601,6 @@ def _database_attribute(tools: object, database: Any) -> str:
         f"{type(tools).__name__} keeps its database in no attribute; assign the constructor's argument to "
         "self.db, because the database after a simulation is compared with the expected one"
     )
-
-
-def _load_data(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Path) -> Any:
-    """Return the content of a data file, or data that are not a path unchanged."""
-    if data is None:
-        return {}
-    if not isinstance(data, str | Path):
-        return dict(data) if isinstance(data, Mapping) else data
-    path = folder / data
-    if path.suffix not in (".json", ".yaml", ".yml"):
-        raise WorldError(f"{path}: is neither JSON nor YAML by its name; name it .json, .yaml or .yml")
-    text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
-    content = _parse_json_file(text, path) if path.suffix == ".json" else parse_yaml(text, path, WorldError)
-    if not isinstance(content, dict):
-        raise WorldError(f"{path}: holds a {type(content).__name__}, not a mapping; correct the file")
-    return content
-
-
-def _parse_json_file(text: str, path: Path) -> Any:
-    with convert_failures(path, WorldError, "correct the file"):
-        return parse_json(text, require_unique=True)
 
 
 def _policy_text(policy: str | Path, folder: Path) -> str:

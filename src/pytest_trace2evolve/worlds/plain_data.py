@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pydantic_core
@@ -18,7 +19,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.utils.reading import first_problem
+from pytest_trace2evolve.utils.reading import (
+    MAX_RECORD_BYTES,
+    convert_failures,
+    first_problem,
+    parse_json,
+    read_text,
+)
+from pytest_trace2evolve.utils.yaml_text import parse_yaml
 
 TOLERANCE = 1e-9
 """The relative and absolute difference up to which two numbers are equal, because 0.1 + 0.2 is not 0.3."""
@@ -93,14 +101,14 @@ class DataType:
             WorldError: the changed data do not fit.
         """
         plain = database if self._adapter is None else to_json(database)
-        changed_data = _merge(copy.deepcopy(plain) if self._adapter is None else plain, update)
+        changed_data = merge_json(copy.deepcopy(plain) if self._adapter is None else plain, update)
         if self._adapter is None:
             return changed_data
         try:
             return self._adapter.validate_python(changed_data)
         except ValidationError as error:
             with contextlib.suppress(ValidationError):
-                return self._adapter.validate_python(_merge(plain, update, keeps_nulls=True))
+                return self._adapter.validate_python(merge_json(plain, update, keeps_nulls=True))
             raise WorldError(f"{source} do not fit {self._name}: {first_problem(error, 'data')}") from None
 
 
@@ -174,7 +182,8 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def _merge(old: Any, new: Any, *, keeps_nulls: bool = False) -> Any:
+def merge_json(old: Any, new: Any, *, keeps_nulls: bool = False) -> Any:
+    """Merge mappings; any other new value replaces the old one, and a null removes the key."""
     if not isinstance(new, Mapping):
         return copy.deepcopy(new)
     merged = dict(old) if isinstance(old, Mapping) else {}
@@ -185,5 +194,26 @@ def _merge(old: Any, new: Any, *, keeps_nulls: bool = False) -> Any:
         if value is None and key in merged and not keeps_nulls:
             del merged[key]
         else:
-            merged[key] = _merge(merged.get(key), value, keeps_nulls=keeps_nulls)
+            merged[key] = merge_json(merged.get(key), value, keeps_nulls=keeps_nulls)
     return merged
+
+
+def load_data(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Path) -> Any:
+    """Return the content of a data file, or data that are not a path unchanged."""
+    if data is None:
+        return {}
+    if not isinstance(data, str | Path):
+        return dict(data) if isinstance(data, Mapping) else data
+    path = folder / data
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        raise WorldError(f"{path}: is neither JSON nor YAML by its name; name it .json, .yaml or .yml")
+    text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
+    content = _parse_json_file(text, path) if path.suffix == ".json" else parse_yaml(text, path, WorldError)
+    if not isinstance(content, dict):
+        raise WorldError(f"{path}: holds a {type(content).__name__}, not a mapping; correct the file")
+    return content
+
+
+def _parse_json_file(text: str, path: Path) -> Any:
+    with convert_failures(path, WorldError, "correct the file"):
+        return parse_json(text, require_unique=True)
