@@ -333,8 +333,11 @@ def test_a_folder_of_summaries_gets_a_comment_for_each_candidate(
     assert first["body"].startswith(f"{marker('agents/v1')}\n\n## ❌ Discard: `v1` ")
     assert second["body"].startswith(f"{marker('agents/v2')}\n\n## ❌ Discard: `v2` ")
     (tmp_path / "empty").mkdir()
-    assert main(["comment", str(tmp_path / "empty"), "--pr", "7"]) == 0
+    empty = ["comment", str(tmp_path / "empty"), "--pr", "7"]
+    assert main([*empty, "--best-effort"]) == 0
     assert "no comment: " in capsys.readouterr().out
+    assert main(empty) == 2
+    assert "contains no summary; name the folder of gate --output" in capsys.readouterr().err
 
 
 def test_a_folder_with_too_many_summaries_is_rejected(
