@@ -1,6 +1,7 @@
 """Matchers in the expected data and arguments of a written task."""
 
 import datetime
+import math
 from typing import Any
 
 import pytest
@@ -164,6 +165,8 @@ def test_a_failure_shows_the_matcher_and_the_value() -> None:
         ({"$pattern": 5}, "$pattern: 5 has another form than {$pattern: "),
         ({"$near": 5}, "$near: 5 has another form than {$near: 25, within: 0.5}"),
         ({"$near": 5, "within": "x"}, "$near: 5 has another form than "),
+        ({"$near": 5, "within": -1}, "$near: 5 has another form than "),
+        ({"$near": math.nan, "within": 1}, "$near: nan has another form than "),
         ({"$in": "abc"}, "$in: 'abc' has another form than {$in: [a, b]}"),
         ({"$set": []}, "$set: [] has another form than {$set: [a, b]}"),
         ([{"$set": [{"$foo": 1}]}], "unknown matcher '$foo'; known are $any, $in, $near, $pattern, $set"),
@@ -201,3 +204,8 @@ def test_a_set_ignores_the_order_and_nothing_else(items: list[int], random: Any)
     assert not satisfies({"$set": items}, [9, *shuffled[1:]])
     # An item that any value meets must not take the value that another item needs.
     assert satisfies({"$set": [{"$any": True}, *items]}, [*shuffled, 9])
+
+
+def test_a_number_that_no_float_holds_is_near_nothing() -> None:
+    assert not satisfies({"$near": 1, "within": 1}, 10**400)
+    assert not satisfies({"$near": 1, "within": 1}, math.inf)

@@ -3,6 +3,7 @@
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,12 +67,14 @@ def _is_valid(key: str, matcher: Mapping[Any, Any]) -> bool:
     if key == "$pattern":
         return isinstance(operand, str) and bool(re.compile(operand))
     if key == "$near":
-        return _is_number(operand) and _is_number(matcher["within"])
+        return _is_number(operand) and _is_number(matcher["within"]) and matcher["within"] >= 0
     return isinstance(operand, list | tuple) and bool(operand)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a finite number that a float can hold."""
+    has_type = isinstance(value, int | float) and not isinstance(value, bool)
+    return has_type and abs(value) <= sys.float_info.max
 
 
 def satisfies(expected: Any, actual: Any, is_same: Equality = operator.eq) -> bool:
