@@ -1,6 +1,7 @@
 """The next step fits what keeps a run open."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,20 @@ def steps(verdict: Verdict, used: str = "") -> tuple[str, str]:
     )
     assert not command, "without the command of a run, nothing can be run again"
     return reason, advice
+
+
+@pytest.mark.parametrize(
+    ("broken", "fixed", "decision"), [(0, 12, Decision.PROMOTE), (12, 0, Decision.DISCARD)]
+)
+def test_the_next_command_can_be_copied_from_a_folder_with_spaces(
+    broken: int, fixed: int, decision: Decision
+) -> None:
+    verdict = judged(*of(20, broken, fixed=fixed))
+    assert verdict.decision is decision
+    suite = SuiteSummary(name="desk", verdicts=(verdict,))
+    summary = RunSummary(candidate="v1", decision=verdict.decision, suites=(suite,), evidence="my runs/1")
+    *_, command = reason_and_next_steps(summary)
+    assert "my runs/1" in shlex.split(command)
 
 
 def losing(records: Side, count: int) -> Side:

@@ -306,13 +306,14 @@ def show_command(summary: RunSummary) -> str:
 
 def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str, str]:
     """Return the reason of a verdict, what to do about it, and the next command."""
-    shown = f"trace2evolve show {summary.evidence} --failed" if summary.evidence else ""
+    evidence = shlex.quote(summary.evidence)
+    shown = f"trace2evolve show {evidence} --failed" if summary.evidence else ""
     if verdict.decision is Decision.PROMOTE:
         reason = "; ".join(_check_text(check) for check in verdict.checks if check.id.startswith("reward"))
         advice = "check the suspected tasks" if verdict.suspected else ""
         if verdict.goal is Goal.NO_REGRESSION:  # such a run cannot justify a baseline
             return reason, advice, shown if verdict.suspected else ""
-        return reason, advice, f"trace2evolve baseline promote {summary.evidence}" if summary.evidence else ""
+        return reason, advice, f"trace2evolve baseline promote {evidence}" if summary.evidence else ""
     if verdict.decision is Decision.DISCARD:
         failed_checks = _checks_with(verdict, CheckStatus.FAIL)
         reason = " · ".join(map(_check_text, failed_checks)) if not is_guard(verdict) else verdict.reason
