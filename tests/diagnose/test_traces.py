@@ -1,6 +1,7 @@
 """`trace2evolve capabilities`, from files to figures."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Access
+from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.trace import Simulation
-from tests.diagnose.deficient import cases, simulated, write_run
+from tests.diagnose.deficient import WORLD, cases, simulated, write_run
 
 SUITE = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
 
@@ -52,6 +54,27 @@ def test_the_planted_deficit_is_selected_and_where_to_look_is_told(
     assert lines[-1] == "selected: tool_calling_precision"
     assert any(line.startswith("unexplained: 0 of ") for line in lines)
     assert any(line.strip().startswith("trace2evolve show run.json 'missing_order_id-") for line in lines)
+
+
+def test_failures_that_the_rules_cannot_explain_point_to_a_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The scripted agent never asks before it writes, so these cases only read: it does everything right,
+    # except for a word that no rule expects.
+    silent = []
+    for case in cases("cancelled_order_tracking", 12):
+        if any(WORLD.tool_types()[action.name] is ToolType.WRITE for action in case.task.actions):
+            continue
+        assert case.task.evaluation_criteria is not None
+        criteria = case.task.evaluation_criteria.model_copy(update={"communicate_info": ["xyzzy"]})
+        task = case.task.model_copy(update={"evaluation_criteria": criteria})
+        silent.append((replace(case, task=task), simulated(case)))
+    path = write_run(tmp_path / "silent.json", silent)
+    assert capabilities(str(path)) == 0
+    out = capsys.readouterr().out
+    assert silent
+    assert f"unexplained: {len(silent)} of {len(silent)} failures (100.0%)" in out
+    assert "\nthe rules explain no failure; let a model label the traces: --judge MODEL\n" in out
 
 
 def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
