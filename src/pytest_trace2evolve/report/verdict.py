@@ -279,7 +279,7 @@ def _print_verdict(
         if verdict.label is Label.CLEAN:
             verb += " on clean evidence"
         elif verdict.goal is not Goal.NO_REGRESSION:  # which claims nothing
-            remedy = "; tasks of heldout that nobody reads give it" if verdict.unclean else ""
+            remedy = "; clean evidence needs tasks whose traces were never read" if verdict.unclean else ""
             facts.append(": ".join(filter(None, ("not clean evidence", f"{verdict.unclean}{remedy}"))))
         if verdict.look and verdict.alpha:
             facts.append(f"{verdict.test_text}, level {verdict.alpha:.4f}")
