@@ -73,8 +73,9 @@ def _is_valid(key: str, matcher: Mapping[Any, Any]) -> bool:
 
 def _is_number(value: object) -> bool:
     """Whether a value is a finite number that a float can hold."""
-    has_type = isinstance(value, int | float) and not isinstance(value, bool)
-    return has_type and abs(value) <= sys.float_info.max
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def satisfies(expected: Any, actual: Any, is_same: Equality = operator.eq) -> bool:
