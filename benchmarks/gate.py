@@ -2,7 +2,7 @@
 
 python benchmarks/gate.py [--rows 2000] [--jobs 2] [--part small] [--write]
 
-Prints tables in Markdown; `--write` puts them into docs/gate-figures.md and draws docs/pictures/gate.svg.
+Prints tables in Markdown; `--write` puts them into docs/gate.md and draws docs/pictures/gate.svg.
 With `--part`, it replaces the tables of these parts and leaves all others, and the picture, as they are.
 """
 
@@ -329,9 +329,9 @@ def main() -> None:
     print(text)
     docs = Path(__file__).resolve().parents[1] / "docs"
     if options.write and options.part:
-        write_parts(docs / "gate-figures.md", text)
+        write_parts(docs / "gate.md", text)
     elif options.write:
-        write(docs / "gate-figures.md", text)
+        write(docs / "gate.md", text)
         (docs / "pictures").mkdir(exist_ok=True)
         picture(found, docs / "pictures" / "gate.svg")
 

@@ -126,7 +126,7 @@ def run(steps: Sequence[Step] = STEPS, name: str = "make demo") -> int:
         counts = [verdicts.count(verdict) for verdict in ("PROMOTE", "DISCARD")]
         found = f"{counts[0]} PROMOTE and {counts[1]} DISCARD"
         print(f"\n{name}: all verdicts are as expected, {found} ({seconds:.0f} s)")
-        print("Your own agent: trace2evolve init --for own, and docs/own-agent.md")
+        print("Your own agent: trace2evolve init --for own, and docs/agents.md")
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted")
         return INTERRUPTED

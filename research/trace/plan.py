@@ -257,7 +257,7 @@ Both train in the same environments with the same rollouts; an adapter for each,
 difference."""
 
 CALIBRATION_ROLLOUTS = 100 * 16
-"""Rollouts of one environment's calibration, as in `docs/environments.md`."""
+"""Rollouts of one environment's calibration, as in `docs/capabilities.md`."""
 
 CURVED = ("direct", "merged", "routed", "oracle-routed", "control", "gepa", "single-whole")
 """Arms that are evaluated on the way too."""

@@ -39,19 +39,34 @@ from tests.attack.sessions import Sessions
 from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    "tutorial",
-    "agents",
-    "live-runs",
-    "baselines",
-    "ci",
-    "models",
-    "cases",
-    "extending",
-    "training",
-    "evolving",
-    "cluster",
+PAGES = {
+    "tutorial": "",
+    "agents": "",
+    "live-runs": "",
+    "baselines": "",
+    "ci": "",
+    "models": "",
+    "cases": "tasks: Synthetic cases and pressure tests",
+    "extending": "",
+    "training": "",
+    "evolving": "training: From failing tests to gated adapters",
+    "cluster": "live-runs: Clusters",
+}
+"""The pages, or pages and sections, whose blocks run; a page runs without the sections of `APART`."""
+
+APART = (
+    "Gate your own agent in fifteen minutes",
+    "Clusters",
+    "Benchmarks",
+    "The ledger",
+    "Engines and gateways",
+    "Make a world from a class",
+    "Checks of your own",
+    "From failing tests to gated adapters",
+    "The experiment",
 )
+"""Sections that run by themselves, in another test, or not at all."""
+
 PROGRAMS = ("accelerate", "cd", "export", "make", "pip", "pytest", "python", "ray", "trace2evolve")
 
 NOT_RUN = re.compile(
@@ -75,9 +90,12 @@ CASES = {"discovery": 3, "heldout": 12}
 """Cases of each split: enough for a promotion."""
 
 
-def blocks(page: str) -> list[str]:
-    """The code blocks of a page."""
-    tokens = MarkdownIt().parse((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+def blocks(page: str, section: str = "") -> list[str]:
+    """The code blocks of a section, or of a page without the sections that run apart."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    titled = [(part.partition("\n")[0].removeprefix("## "), part) for part in re.split(r"(?m)^(?=## )", text)]
+    parts = [part for title, part in titled if (title == section if section else title not in APART)]
+    tokens = MarkdownIt().parse("".join(parts))
     return [token.content.rstrip() for token in tokens if token.type in ("code_block", "fence")]
 
 
@@ -325,7 +343,8 @@ def test_the_blocks_of_a_page_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = blocks(page)
+    name, _, section = PAGES[page].partition(": ")
+    found = blocks(name or page, section)
     assert found
     root = tmp_path / "my-agent"
     shutil.copytree(prepared if page == "live-runs" else measured, root)

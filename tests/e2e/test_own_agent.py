@@ -1,4 +1,4 @@
-"""docs/own-agent.md: its blocks run in order in an empty folder, and print what the page shows.
+"""The tutorial of docs/agents.md: its blocks run in order in an empty folder, and print what it shows.
 
 A scripted model takes the place of the endpoint. Commands that make a virtual environment or install packages
 are left out.
@@ -19,7 +19,7 @@ from tests.attack.sessions import Sessions
 from tests.e2e.test_doc_blocks import blocks
 from tests.hotel_story.model import results_of
 
-PAGE = "own-agent"
+PAGE = ("agents", "Gate your own agent in fifteen minutes")
 NOT_RUN = ("python -m venv", ". .venv/", "pip install", "export OPENAI_API_KEY")
 SHELL = ("sed", "mv", "git")
 OURS = ("pytest", "trace2evolve")
@@ -129,7 +129,7 @@ def sessions() -> Iterator[Sessions]:
 def test_the_tutorial_leads_from_an_empty_folder_to_a_gated_change(
     tmp_path: Path, sessions: Sessions
 ) -> None:
-    found = blocks(PAGE)
+    found = blocks(*PAGE)
     commands = [line for block in found for line in block.splitlines()]
     assert EXPECTED.keys() <= {*commands}
     with ChatServer(desk_model) as server:
@@ -141,7 +141,7 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_gated_change(
 
 def test_the_page_shows_the_files_of_the_template() -> None:
     template = Path(__file__).resolve().parents[2] / "docs/examples/library"
-    assert (template / "candidates/v1.md").read_text("utf-8").rstrip() in blocks(PAGE)
-    (world,) = [block for block in blocks(PAGE) if block.startswith("# desk/world.py")]
+    assert (template / "candidates/v1.md").read_text("utf-8").rstrip() in blocks(*PAGE)
+    (world,) = [block for block in blocks(*PAGE) if block.startswith("# desk/world.py")]
     own = [line for line in (template / "desk/world.py").read_text("utf-8").splitlines()[1:] if line]
     assert [line for line in own if line not in world] == []

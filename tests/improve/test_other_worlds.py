@@ -21,7 +21,7 @@ __all__ = ["project"]
 
 WHERE = (
     "environments use support (provider trace2evolve, with the tools of τ² retail); name a run or suite of "
-    "one of these worlds, or offer an environment for this world (docs/environments.md, "
+    "one of these worlds, or offer an environment for this world (docs/capabilities.md, "
     "'Your own')"
 )
 HOTEL: WorldName = ("mine", "hotel")

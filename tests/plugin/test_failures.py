@@ -541,6 +541,6 @@ def test_the_docs_show_the_output_of_a_run(hotel: HotelProject) -> None:
     hotel.write("conftest.py", imports + hotel.read("conftest.py") + WRONG)
     result = hotel.run("suites", "--candidate=v0", "--t2e-agent=wrong")
     lines = explanation(result, "discovery::cancel-flexible")
-    page = (Path(__file__).resolve().parents[2] / "docs/outcomes.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs/report.md").read_text(encoding="utf-8")
     shown = "\n".join(f"    {line}" for line in lines).replace(hotel.runs[-1].name, "2026-11-24T035034")
     assert shown in page

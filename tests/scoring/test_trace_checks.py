@@ -315,9 +315,11 @@ def test_modules_list_their_checks_and_imported_ones_once(
 
 
 def test_the_example_of_the_page_works() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "page"}
-    exec(page.partition("```python\n")[2].partition("```")[0], namespace)
+    exec(
+        page.partition("## Checks of your own")[2].partition("```python\n")[2].partition("```")[0], namespace
+    )
     asks, overbooks = namespace["asks_before_cancelling"], namespace["never_overbooks"]
     cancel = Message(role="assistant", tool_calls=[call("cancel_booking", "a", booking_id="B1")])
     question = Message(role="assistant", content="Shall I cancel it?")

@@ -40,7 +40,7 @@ def test_every_ini_key_is_in_the_reference() -> None:
 
 
 def test_every_command_is_described() -> None:
-    text = (DOCS / "commands.md").read_text(encoding="utf-8")
+    text = (DOCS / "options.md").read_text(encoding="utf-8")
     for command in (command for group in COMMANDS.values() for command in group):
         assert f"`trace2evolve {command.name}`" in text
 

@@ -121,7 +121,7 @@ def require_same_tools(
         f"{source} uses {_describe_world(world, worlds)}, but no environment has its tools; "
         f"environments use {', '.join(_describe_world(other, worlds) for other in environment_worlds)}; "
         "name a run or suite of one of these worlds, or offer an environment for this world "
-        "(docs/environments.md, 'Your own')"
+        "(docs/capabilities.md, 'Your own')"
     )
 
 

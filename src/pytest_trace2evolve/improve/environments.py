@@ -52,7 +52,7 @@ def prepare_environments(
             training_environments[name] = _training_environment(calibration)
         elif name in BUILT_IN_NAMES and base_digest == folder_digest(embedded_model()):
             # The calibrations of the embedded model are built in; they used more rollouts than this function
-            # does (docs/environments.md).
+            # does (docs/capabilities.md).
             training_environments[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION_SIZE
     rollout_count = seeds * rollouts

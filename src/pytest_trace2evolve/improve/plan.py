@@ -24,7 +24,7 @@ CALIBRATION_SIZE = (24, 8)
 _SECONDS_PER_SIMULATION = 0.28
 _SECONDS_PER_ROLLOUT = 0.10
 _SECONDS_PER_HELDOUT_ROLLOUT = 0.12
-"""Seconds that the embedded model takes on two cores, by `docs/training.md` and `docs/evolving.md`."""
+"""Seconds that the embedded model takes on two cores, by `docs/training.md`."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from research.trace.plan import (
 )
 
 DOCS = REPOSITORY / "docs"
-TEXT = (DOCS / "experiment.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "training.md").read_text(encoding="utf-8").partition("\n## The experiment\n")[2]
 
 DESCRIBED = (
     *("base", "direct", "merged", "routed", "routed-turns", "oracle-routed"),
@@ -46,7 +46,7 @@ def test_the_page_has_every_option_with_its_default() -> None:
 
 def test_the_page_has_every_arm() -> None:
     assert set(DESCRIBED) == set(ARMS)
-    table = TEXT.partition("## The arms")[2].partition("## What is measured")[0]
+    table = TEXT.partition("### The arms")[2].partition("### What is measured")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", table, re.M) == list(DESCRIBED)
 
 
@@ -56,7 +56,7 @@ def test_the_page_names_the_primary_comparison() -> None:
 
 def test_calibration_agrees_with_the_page_of_environments() -> None:
     plan = Plan()
-    environments = (DOCS / "environments.md").read_text(encoding="utf-8")
+    environments = (DOCS / "capabilities.md").read_text(encoding="utf-8")
     assert "100 scenarios × 16 rollouts each, at difficulty 1" in " ".join(environments.split())
     page = " ".join(TEXT.split())
     assert f"[{CALIBRATION_ROLLOUTS:,} rollouts each]" in page
@@ -75,4 +75,4 @@ def test_numbers_of_the_page_are_the_plans() -> None:
     assert f"one of an environment {plan.recipe.rollout_tokens}." in page
     assert f"from scenario {FIRST_SCENARIO:,} on" in page
     assert f"`beta` {plan.recipe.beta}," in page
-    assert "| `routed` |" in TEXT.partition("## Results")[2]
+    assert "| `routed` |" in TEXT.partition("### Results")[2]
