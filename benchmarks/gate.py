@@ -2,7 +2,7 @@
 
 python benchmarks/gate.py [--rows 2000] [--jobs 2] [--part small] [--write]
 
-Prints tables in Markdown; `--write` puts them into docs/gate.md and draws docs/pictures/gate.svg.
+Prints tables in Markdown; `--write` puts them into gate-figures.md here and draws docs/pictures/gate.svg.
 With `--part`, it replaces the tables of these parts and leaves all others, and the picture, as they are.
 """
 
@@ -327,13 +327,12 @@ def main() -> None:
     print(f"{len(found)} figures in {time.perf_counter() - started:.0f} s\n")
     text = tables(found)
     print(text)
-    docs = Path(__file__).resolve().parents[1] / "docs"
+    figures = Path(__file__).with_name("gate-figures.md")
     if options.write and options.part:
-        write_parts(docs / "gate.md", text)
+        write_parts(figures, text)
     elif options.write:
-        write(docs / "gate.md", text)
-        (docs / "pictures").mkdir(exist_ok=True)
-        picture(found, docs / "pictures" / "gate.svg")
+        write(figures, text)
+        picture(found, Path(__file__).resolve().parents[1] / "docs" / "pictures" / "gate.svg")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python benchmarks/ledger.py [--rows 4000] [--jobs 2] [--write]
 
-Prints tables in Markdown; `--write` puts them into docs/gate.md.
+Prints tables in Markdown; `--write` puts them into gate-figures.md here.
 """
 
 import argparse
@@ -166,7 +166,7 @@ def main() -> None:
     text = tables(found)
     print(text)
     if options.write:
-        write(Path(__file__).resolve().parents[1] / "docs" / "gate.md", text)
+        write(Path(__file__).with_name("gate-figures.md"), text)
 
 
 if __name__ == "__main__":

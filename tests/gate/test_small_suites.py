@@ -131,10 +131,10 @@ def test_the_smallest_number_of_these_tasks_is_the_first_that_detects() -> None:
 
 
 def test_the_figures_of_the_page_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row of docs/gate.md, made again by the code that wrote the page."""
+    """One row of benchmarks/gate-figures.md, made again by the code that wrote the page."""
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     gate, gate_tables = importlib.import_module("gate"), importlib.import_module("gate_tables")
-    page = (REPOSITORY / "docs" / "gate.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "benchmarks" / "gate-figures.md").read_text(encoding="utf-8")
     rows = int(page.partition(gate_tables.BEGIN)[2].strip().partition(" ")[0].replace(",", ""))
     jobs = [
         job

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.plugin import hookspecs, options
 from pytest_trace2evolve.session.option_table import OPTIONS
 
@@ -37,12 +36,6 @@ def test_every_ini_key_is_in_the_reference() -> None:
     text = (DOCS / "options.md").read_text(encoding="utf-8")
     for key in re.findall(r'addini\("(\w+)"', inspect.getsource(options)):
         assert f"`{key}`" in text
-
-
-def test_every_command_is_described() -> None:
-    text = (DOCS / "options.md").read_text(encoding="utf-8")
-    for command in (command for group in COMMANDS.values() for command in group):
-        assert f"`trace2evolve {command.name}`" in text
 
 
 PUBLIC = re.findall(
