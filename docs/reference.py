@@ -1,4 +1,4 @@
-"""Write the tables of options.md from the options that the code declares.
+"""Write the lists of options.md from the options that the code declares.
 
     python docs/reference.py
 
@@ -18,11 +18,10 @@ BEGIN, END = "<!-- {}: written by docs/reference.py -->\n", "<!-- /{} -->\n"
 
 
 def pytest_options() -> Iterator[str]:
-    """Yield the lines of the table of pytest's options."""
-    yield from ("| option | meaning |", "| --- | --- |")
+    """Yield the lines of the list of pytest's options."""
     for option in OPTIONS:
         value = option.metavar or "|".join(option.choices or ())
-        yield row(f"{option.alias or option.flag}{f' {value}' if value else ''}", option.help)
+        yield item(f"{option.alias or option.flag}{f' {value}' if value else ''}", option.help)
 
 
 def command_options() -> Iterator[str]:
@@ -38,11 +37,11 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
         help_texts = {choice.dest: choice.help for choice in action._choices_actions}
         for command, subparser in action.choices.items():
             full_name = f"{name} {command}"
-            rows = [option_row(option) for option in subparser._actions if is_shown(option)]
-            if rows or not has_actions(subparser):
+            items = [option_item(option) for option in subparser._actions if is_shown(option)]
+            if items or not has_actions(subparser):
                 yield from (f"### {full_name}", "", f"{help_texts[command]}", "")
-            if rows:
-                yield from ("| option | meaning |", "| --- | --- |", *rows, "")
+            if items:
+                yield from (*items, "")
             yield from commands(subparser, full_name)
 
 
@@ -52,34 +51,33 @@ def has_actions(parser: argparse.ArgumentParser) -> bool:
 
 
 def is_shown(action: argparse.Action) -> bool:
-    """Whether the tables show an option; they leave out `--help` and `--root`, which all commands have."""
+    """Whether the lists show an option; they leave out `--help` and `--root`, which all commands have."""
     is_shared = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
     return not is_shared and action.dest != "root" and action.help != argparse.SUPPRESS
 
 
-def option_row(action: argparse.Action) -> str:
-    """The row of one option or argument of a command."""
+def option_item(action: argparse.Action) -> str:
+    """The item of one option or argument of a command."""
     value = action.metavar or "|".join(map(str, action.choices or ()))
     if not action.option_strings:
-        return row(str(value or action.dest), action.help or "")
+        return item(str(value or action.dest), action.help or "")
     takes_value = action.nargs != 0
     names = ", ".join(action.option_strings)
-    return row(f"{names} {value or action.dest.upper()}" if takes_value else names, action.help or "")
+    return item(f"{names} {value or action.dest.upper()}" if takes_value else names, action.help or "")
 
 
-def row(option: str, meaning: str) -> str:
-    """A row of a table."""
-    option, meaning = (cell.replace("|", r"\|").replace("%%", "%") for cell in (option, meaning))
-    return f"| `{option}` | {meaning} |"
+def item(option: str, meaning: str) -> str:
+    """An item of a list."""
+    return f"- `{option}`: {meaning}".replace("%%", "%")
 
 
 def rendered(page: str) -> str:
-    """Return the page with new tables."""
-    for name, table in (("pytest", pytest_options()), ("commands", command_options())):
+    """Return the page with new lists."""
+    for name, lines in (("pytest", pytest_options()), ("commands", command_options())):
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
-        text = "\n".join(table).strip("\n")
+        text = "\n".join(lines).strip("\n")
         page = f"{before}{begin}\n{text}\n\n{end}{after}"
     return page
 
