@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.columns import AGENT_ERRORS, INVARIANT_METRICS, INVARIANTS
+from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult
 from pytest_trace2evolve.gate.decide import decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
@@ -113,6 +114,26 @@ def test_a_row_comes_out_as_the_gate_decides_it(
         )
         assert guard or verdict.decision is not None
         assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
+
+
+@LAW
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.booleans(), st.data())
+def test_fresh_trials_decide_between_all_cleared_and_all_confirmed(
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, data: st.DataObject
+) -> None:
+    """So a session leaves them out if these two and the verdict without any are the same."""
+    pairs = found[0]
+    names = list(pairs.select_names(pairs.comparisons.is_broken[0]))
+
+    def rank(fresh: dict[str, FreshResult]) -> int:
+        tried = pairs.with_fresh_results(fresh)
+        verdict = decide(tried, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard)
+        return (verdict.decision or Decision.PROMOTE).rank
+
+    results = st.sampled_from([CLEARED, CONFIRMED, FreshResult(0.02, 0.02), FreshResult(0.3, 0.1), None])
+    mixed = {name: result for name in names if (result := data.draw(results)) is not None}
+    worst, best = rank(dict.fromkeys(names, CONFIRMED)), rank(dict.fromkeys(names, CLEARED))
+    assert min(worst, rank({})) <= rank(mixed) <= max(best, rank({}))
 
 
 @pytest.mark.parametrize("goal", Goal)

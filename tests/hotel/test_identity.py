@@ -104,9 +104,7 @@ def test_a_fall_by_broken_code_is_not_cleared_by_the_same_code(
     hotel.replace("hotel/planning.py", *broken)
     result = hotel.run("suites", "--candidate=v7", "--t2e-goal=hold")
     assert result.ret != 0
-    note = (
-        "*that fell could not be confirmed: the agent's code changed since baseline 'v6' was saved (hotel/*"
-    )
+    note = "*regressed task* not confirmed: the agent's code changed since baseline 'v6' was saved (hotel/*"
     result.stdout.fnmatch_lines([note])
     (verdict,) = hotel.verdict["suites"]["hotel"]["verdicts"]
     assert verdict["tasks"]["suspected"] == verdict["tasks"]["broken"]

@@ -137,6 +137,10 @@ class FreshResult(NamedTuple):
     worst_p: float
 
 
+CLEARED, CONFIRMED = FreshResult(1.0, 1.0), FreshResult(0.0, 0.0)
+"""The results that speak most clearly against a regression, and for one."""
+
+
 def fresh_result(fresh: FreshTrials) -> FreshResult:
     """The p-value of a task's fresh trials, and its lowest value for any outcome of the lost trials.
 

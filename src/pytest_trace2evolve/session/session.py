@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,18 @@ from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.provenance import is_sealed_task
-from pytest_trace2evolve.session.regressions import is_suspected
+from pytest_trace2evolve.session.regressions import is_suspected, may_have_regressed
 from pytest_trace2evolve.session.run_folders import use_run_folder
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
-from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, judge_suite
+from pytest_trace2evolve.session.verdicts import (
+    NO_EFFECT,
+    SuiteOutcome,
+    SuiteRun,
+    confirmation_matters,
+    judge_suite,
+)
 from pytest_trace2evolve.utils.files import ScratchFolder
 
 if TYPE_CHECKING:
@@ -302,7 +308,9 @@ class Session:
                     self._begin_stage(plan)
                     self._draws.select_tasks(self._tasks)
                     self._copy_baselines()
-                await self._run_tasks()
+                runner = self._make_runner()
+                await runner.run_all(self._on_task_run)
+                await self._confirm_regressions(runner)
                 if self.refusal:
                     break
                 end = self._end_stage if plan.schedule else self._find_regressions
@@ -332,25 +340,57 @@ class Session:
                     self.plan.run_folder / "baselines" / f"{name}.json", planned_suite.baseline.evidence
                 )
 
-    async def _run_tasks(self) -> None:
-        worlds, factories = self._resources.worlds, self._factories
-        runner = TaskRunner(
+    def _make_runner(self) -> TaskRunner:
+        return TaskRunner(
             self.plan,
-            worlds,
+            self._resources.worlds,
             self.engine,
             self._draws,
-            factories,
+            self._factories,
             self._expected,
             self._scorer,
             self._tasks,
+            self._on_simulation,
             self._check_failures,
         )
-        await runner.run_all(self._on_simulation, self._on_task_run)
+
+    async def _confirm_regressions(self, runner: TaskRunner) -> None:
+        """Make fresh trials of the tasks that may have regressed, if they could change a suite's decision."""
+        confirmation = self.plan.confirmation
+        for name, suite in self._runs.items():
+            runs = {
+                (name, task): suite.runs[task]
+                for suite_name, task in self._tasks
+                if suite_name == name and self._may_be_confirmed(name, task)
+            }
+            if confirmation is None or not runs:
+                continue
+            if confirmation.budget > 0 and name not in confirmation.refusal_reasons:
+                matters = partial(confirmation_matters, self.plan, suite, [task for _, task in runs])
+                ledger = ProjectLedger(self.plan.project)
+                judge = partial(matters, ledger, self._draws, interruption=self._narrowing)
+                if not await asyncio.get_running_loop().run_in_executor(self._scorer, judge):
+                    for task_name, run in runs.items():
+                        self._on_confirmed_run(*task_name, replace(run, unconfirmed_reason=NO_EFFECT))
+                    continue
+            await runner.confirm_all(runs, self._on_confirmed_run)
+
+    def _may_be_confirmed(self, suite: str, task_id: str) -> bool:
+        """Return whether fresh trials may confirm that a task regressed."""
+        run = self._runs[suite].runs.get(task_id)
+        if run is None or run.unfinished_reason or self.plan.confirmation is None:
+            return False
+        return may_have_regressed(self.plan.suites[suite], task_id, run)
 
     def _on_simulation(self, suite: str, record: SimulationEvidence, is_fresh: bool) -> None:
         self._on_event(SimulationFinished(self.plan, suite, record, is_fresh))
 
     def _on_task_run(self, suite: str, task_id: str, run: TaskRun) -> None:
+        self._runs[suite].runs[task_id] = run
+        if not self._may_be_confirmed(suite, task_id):
+            self._on_confirmed_run(suite, task_id, run)
+
+    def _on_confirmed_run(self, suite: str, task_id: str, run: TaskRun) -> None:
         self._runs[suite].runs[task_id] = run
         # The verdict may confirm a suspected task, because it judges all tasks together.
         if not self.plan.schedule and not self._is_suspected(suite, task_id):

@@ -31,7 +31,7 @@ from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simula
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
-from pytest_trace2evolve.session.regressions import compare_with_baseline, may_have_regressed
+from pytest_trace2evolve.session.regressions import compare_with_baseline
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -84,8 +84,9 @@ class TaskRunner:
         draws: Stores the simulations, and declares each draw before a simulation of it can be seen.
         factories: Agent factories by suite and side; empty if an executor has its own.
         scorer: The threads in which simulations are scored and stored.
-        tasks: The tasks in order. The order matters if there may be too few fresh simulations for all
-            regressions.
+        tasks: The tasks in order.
+        on_simulation: Called in a scoring thread, with the suite, the evidence of a simulation, and whether
+            it is fresh.
         check_failures: Receives each failure of one of the project's own checks to give a
             result, with the suite.
     """
@@ -98,26 +99,18 @@ class TaskRunner:
     expected: ExpectedUsage
     scorer: ThreadExecutor
     tasks: Sequence[tuple[str, str]]
+    on_simulation: Callable[[str, SimulationEvidence, bool], None]
     check_failures: list[tuple[str, CheckFailure]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._failed_trials: dict[tuple[str, str], tuple[Simulation, Task, Score]] = {}
         self._conversational: dict[str, bool] = {}
-        self._end_events = {task: asyncio.Event() for task in self.tasks}
-        self._previous_tasks = dict(zip(self.tasks[1:], self.tasks, strict=False))
-        confirmation = self.plan.confirmation
-        self._is_scarce = confirmation is not None and max_fresh_simulations(self.plan) == confirmation.budget
+        self._failure: Exception | None = None
 
-    async def run_all(
-        self,
-        on_simulation: Callable[[str, SimulationEvidence, bool], None],
-        on_run: Callable[[str, str, TaskRun], None],
-    ) -> None:
+    async def run_all(self, on_run: Callable[[str, str, TaskRun], None]) -> None:
         """Run all tasks. They start in order, and enough of them run at once to use all slots.
 
         Args:
-            on_simulation: Called in a scoring thread, with the suite, the evidence of a simulation, and
-                whether it is fresh.
             on_run: Called with the suite, the task's id and its trials.
 
         Raises:
@@ -125,30 +118,59 @@ class TaskRunner:
             StorageError: a trace cannot be stored, or a stored one was changed.
             Exception: a callback raised it.
         """
-        self._on_simulation = on_simulation
-        self._failure: Exception | None = None
+        await self._run_concurrently(self.tasks, self._run_task, on_run)
+
+    async def confirm_all(
+        self, runs: Mapping[tuple[str, str], TaskRun], on_run: Callable[[str, str, TaskRun], None]
+    ) -> None:
+        """Add fresh trials, or the reason for their absence, to the runs of tasks that may have regressed.
+
+        Args:
+            runs: The runs by suite and task, in order. They are confirmed one after the other if there may
+                be too few fresh simulations for all, so that the order decides which get them.
+            on_run: Called with the suite, the task's id and its trials.
+
+        Raises:
+            StorageError: see `run_all`.
+            Exception: a callback raised it.
+        """
+
+        async def confirm(planned_suite: PlannedSuite, task_id: str) -> TaskRun:
+            run = await self._confirm_regression(planned_suite, task_id, runs[planned_suite.name, task_id])
+            return await self._run_in_thread(compare_with_baseline, self.plan, planned_suite, task_id, run)
+
+        confirmation = self.plan.confirmation
+        is_scarce = confirmation is not None and max_fresh_simulations(self.plan) == confirmation.budget
+        for group in [[name] for name in runs] if is_scarce else [list(runs)]:
+            await self._run_concurrently(group, confirm, on_run)
+
+    async def _run_concurrently(
+        self,
+        tasks: Iterable[tuple[str, str]],
+        run_task: Callable[[PlannedSuite, str], Awaitable[TaskRun]],
+        on_run: Callable[[str, str, TaskRun], None],
+    ) -> None:
         task_slots = asyncio.Semaphore(2 * self.engine.loop.slots)
 
         async def run(suite: str, task_id: str) -> None:
             try:
-                task_run = await self._run_task(self.plan.suites[suite], task_id)
+                task_run = await run_task(self.plan.suites[suite], task_id)
                 if self._failure is not None:
                     raise self._failure
                 on_run(suite, task_id, task_run)
             finally:
-                self._end_events[suite, task_id].set()
                 task_slots.release()
 
         try:
             async with asyncio.TaskGroup() as group:
-                for task_name in self.tasks:
+                for task_name in tasks:
                     await task_slots.acquire()
                     group.create_task(run(*task_name))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     async def _run_task(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
-        """Make or replay every trial of a task, score each, store its trace, and confirm a regression.
+        """Make or replay every trial of a task, score each, and store its trace.
 
         An exception that does not end the run, for example in the world, turns every trial into an
         infrastructure error without a score.
@@ -161,7 +183,6 @@ class TaskRunner:
             else:
                 run = await self._make_trials(planned_suite, task_id)
             run = await self._run_in_thread(self._explain_failure, planned_suite, task_id, run)
-            run = await self._confirm_regression(planned_suite, task_id, run)
             return await self._run_in_thread(compare_with_baseline, self.plan, planned_suite, task_id, run)
         except (EndpointError, StorageError):
             raise
@@ -303,17 +324,10 @@ class TaskRunner:
     async def _confirm_regression(self, planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
         """Add fresh trials, or the reason for their absence, to the run of a task that may have regressed."""
         confirmation = self.plan.confirmation
-        if (
-            confirmation is None
-            or run.unfinished_reason
-            or not may_have_regressed(planned_suite, task_id, run)
-        ):
-            return run
+        assert confirmation is not None
         refusal_reason = confirmation.refusal_reasons.get(planned_suite.name, "")
         if refusal_reason or confirmation.budget == 0:
             return replace(run, unconfirmed_reason=refusal_reason or "--t2e-max-reruns 0")
-        if self._is_scarce and (previous_task := self._previous_tasks.get((planned_suite.name, task_id))):
-            await self._end_events[previous_task].wait()
         from pytest_trace2evolve.gate.confirm import next_step_trials, passes_of_sides
 
         task = self._world(planned_suite).tasks()[task_id]
@@ -392,7 +406,7 @@ class TaskRunner:
         """Score a simulation, store its trace and report it."""
         record = self._score_and_store(planned_suite, task, trial, simulation, folder)
         try:
-            self._on_simulation(planned_suite.name, record, folder is not None)
+            self.on_simulation(planned_suite.name, record, folder is not None)
         except Exception as error:  # an error of the callback ends the run, and loses no trial
             self._failure = self._failure or error
         return record

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
-from pytest_trace2evolve.gate.confirm import find_contradiction, fresh_result
+from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
 from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.losses import without_second_tosses
-from pytest_trace2evolve.gate.pairs import left_out_lines, pair
+from pytest_trace2evolve.gate.pairs import REGRESSIONS, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
@@ -24,7 +25,7 @@ from pytest_trace2evolve.records.evidence import (
 from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import TerminationReason
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
 from pytest_trace2evolve.session.comparability import compared_sides, unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
@@ -32,6 +33,9 @@ from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity,
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of, tested_agent_digest
 from pytest_trace2evolve.session.trials import TaskRun
+
+NO_EFFECT = "the verdict is the same either way; --t2e-goal no-regression tries them again"
+"""Why regressions are not confirmed if `confirmation_matters` is false."""
 
 
 @dataclass
@@ -71,8 +75,7 @@ class SuiteRun:
         """Notes on regressed tasks without fresh trials, one for each reason."""
         reasons = Counter(run.unconfirmed_reason for run in self.runs.values() if run.unconfirmed_reason)
         return [
-            f"{self.planned_suite.name}: {_count_text(count, 'task')} that fell could not be confirmed: "
-            f"{reason}"
+            f"{self.planned_suite.name}: {_count_text(count, 'regressed task')} not confirmed: {reason}"
             for reason, count in sorted(reasons.items())
         ]
 
@@ -150,6 +153,7 @@ def judge_suite(
     *,
     interruption: str = "",
     is_stopped: bool = False,
+    assumed: Mapping[str, FreshResult] = MappingProxyType({}),
 ) -> SuiteOutcome:
     """Judge one suite.
 
@@ -159,6 +163,7 @@ def judge_suite(
         draws: The draws of the run.
         interruption: Why the session stopped early or was narrowed; empty if it was neither.
         is_stopped: Whether the session ended early. Its measurements then decide nothing.
+        assumed: Assumed results of fresh trials that were not made, by task id.
     """
     splits = run.planned_suite.lock.splits
     figures = {split: compute_metrics(run.records_in(split)) for split in splits if run.has_run(split)}
@@ -166,7 +171,7 @@ def judge_suite(
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned_suite, saves_baseline=is_whole and bool(run.records))
     if not reason:
-        verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped=is_stopped))
+        verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped, assumed))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
     uncompared_lines = tuple(
@@ -180,6 +185,32 @@ def judge_suite(
         is_whole,
         uncompared_lines,
         compared_sides(plan, run.planned_suite, run.records),
+    )
+
+
+def confirmation_matters(
+    plan: Plan,
+    run: SuiteRun,
+    tasks: Iterable[str],
+    ledger: ProjectLedger,
+    draws: Draws,
+    *,
+    interruption: str = "",
+) -> bool:
+    """Return whether fresh trials of tasks that may have regressed could decide something.
+
+    They cannot if the decision is the same with all tasks confirmed, with all cleared, and without any fresh
+    trials, and if the confirmed tasks alone would not discard the candidate. A decision never improves if one
+    more task is confirmed, so every other outcome lies between these.
+    """
+    names = list(tasks)
+    outcomes = [
+        judge_suite(plan, run, ledger, draws, interruption=interruption, assumed=assumed)
+        for assumed in ({}, dict.fromkeys(names, CLEARED), dict.fromkeys(names, CONFIRMED))
+    ]
+    confirmed_checks = [check for verdict in outcomes[-1].verdicts for check in verdict.checks]
+    return len({outcome.decision for outcome in outcomes}) > 1 or any(
+        check.id == REGRESSIONS and check.status is CheckStatus.FAIL for check in confirmed_checks
     )
 
 
@@ -217,8 +248,8 @@ def _judge_splits(
     ledger: ProjectLedger,
     draws: Draws,
     incomplete_reason: str,
-    *,
     is_stopped: bool,
+    assumed: Mapping[str, FreshResult],
 ) -> Iterable[Verdict]:
     planned_suite, policy = run.planned_suite, plan.policy_of(run.planned_suite)
     assert planned_suite.baseline is not None
@@ -256,7 +287,7 @@ def _judge_splits(
         old = all_pairs[0].baseline
         contradiction = find_contradiction(all_pairs[0].names, old.successes, old.measured, run.fresh_trials)
         if planned_suite.name in plan.baseline_sides and not contradiction:
-            fresh = {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
+            fresh = {**assumed, **{task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}}
             all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
         pairs, bounded_pairs = all_pairs
         verdict = decide(
