@@ -97,6 +97,7 @@ def test_nothing_that_a_run_depends_on(desk: Path, capsys: pytest.CaptureFixture
     commit = git(desk, "rev-parse", "main")
     assert plan(capsys) == [f"nothing that a run depends on differs from commit {commit[:12]}"]
     assert main(["gate", "--against", "main"]) == 0, "without a dry run too"
+    assert not (desk / ".trace2evolve/gate").exists(), "no empty folder"
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def test_fallen_tasks_explain_themselves(hotel: HotelProject) -> None:
     assert hotel.verdict["verdict"] == "discard"
     names = hotel.verdict["suites"]["hotel"]["verdicts"][0]["tasks"]["broken"]
     result.stdout.fnmatch_lines(
-        ["=* what broke *=", f"hotel · {names[0]}: fell, *", "    fell: 4 of 4 passed *"]
+        ["=* what broke *=", f"hotel · {names[0]}: regressed, *", "    regressed: 4 of 4 passed *"]
     )
     result.stdout.fnmatch_lines([*DIVERGED, "    open the trace: trace2evolve show * *"])
     text = (hotel.runs[-1] / "what-broke.txt").read_text(encoding="utf-8")
-    assert [name for name in names if f"hotel · {name}: fell" in text] == names
+    assert [name for name in names if f"hotel · {name}: regressed" in text] == names
     (suite,) = ElementTree.parse(hotel.root / "report.xml").getroot()
     failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
     entries = {name: failures[name] for name in names}
@@ -48,7 +48,7 @@ def test_fallen_tasks_explain_themselves(hotel: HotelProject) -> None:
 def test_a_sealed_task_shows_kinds_and_figures_only(hotel: HotelProject) -> None:
     broken(hotel, "heldout", "--tb=no")
     text = (hotel.runs[-1] / "what-broke.txt").read_text(encoding="utf-8")
-    assert "fell: 4 of 4 passed (user_stop 4) in baseline v6, now 0 of 4 passed (user_stop 4)" in text
+    assert "regressed: 4 of 4 passed (user_stop 4) in baseline v6, now 0 of 4 passed (user_stop 4)" in text
     names = hotel.verdict["suites"]["hotel"]["verdicts"][0]["tasks"]["broken"]
     sealed = text.partition("fails newly")[0]  # the tasks of discovery come last
     assert sealed.count("heldout is sealed, so no trace is shown") == len(names) == 7

@@ -61,7 +61,7 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     )
     result.stdout.no_fnmatch_line("*no harm detected;*")
     assert result.ret == 10
-    # Fresh trials confirm falls, which are weighed on a guard too: they block, whether they discard or not.
+    # Fresh trials confirm regressions, which are weighed on a guard too: they block or discard.
     assert judged(project, "v2").ret == 10
     verdict = json.loads((project.runs[-2] / "verdict.json").read_text())
     assert verdict["verdict"] == "inconclusive"

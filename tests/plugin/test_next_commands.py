@@ -127,7 +127,8 @@ def test_each_next_command_of_a_small_project_runs_as_it_stands(project: DeskPro
     opened = shell(project, command)
     assert opened.returncode == 10, opened.stdout
     command = next_command(opened.stdout)
-    (trials, count) = re.findall(r"--t2e-trials (\d+) # (\d+) simulations, and reruns of falls$", command)[0]
+    cost = r"--t2e-trials (\d+) # (\d+) simulations, and reruns of regressions$"
+    ((trials, count),) = re.findall(cost, command)
     known = set((project.root / ".trace2evolve/runs").iterdir())
     settled = shell(project, command)
     assert settled.returncode == 0, settled.stdout + settled.stderr

@@ -45,7 +45,8 @@ def gate(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     if options.dry_run:
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
+    if plan.commands or options.output:
+        folder.mkdir(parents=True, exist_ok=True)
     statuses = {
         candidate: _gate_candidate(
             candidate, command, project.root, folder / candidate, keeps_run=options.output is None

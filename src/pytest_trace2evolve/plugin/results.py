@@ -132,7 +132,7 @@ def _fallen_lines(event: TaskDecided, trials: Trials) -> list[str]:
         ends = Counter(record.termination_reason for record in side.measured_records)
         ends_text = ", ".join(f"{end} {count}" for end, count in ends.most_common())
         texts.append(f"{side.pass_count} of {len(side.measured_records)} passed ({ends_text})")
-    return [f"fell: {texts[0]} in baseline {planned.baseline.name}, now {texts[1]}"]
+    return [f"regressed: {texts[0]} in baseline {planned.baseline.name}, now {texts[1]}"]
 
 
 def _agent_error_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:

@@ -30,7 +30,7 @@ MAX_EXPLAINED_TASKS = 3
 """Maximum number of broken tasks that the terminal explains without -v."""
 
 FAILURES_NAME = "what-broke.txt"
-"""The file of a run's folder that explains the tasks that fell or fail newly."""
+"""The file of a run's folder that explains the tasks that regressed or fail newly."""
 
 
 def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> list[str]:

@@ -289,7 +289,7 @@ def _remeasuring_command(summary: RunSummary, verdict: Verdict, needed: NeededEv
         count = 2 * suite.tasks * needed.trials
         changes["--t2e-trials"] = str(needed.trials)
         limit = "at most " if summary.reuses else ""
-        cost = f" # {limit}{format_count(count, 'simulation')}, and reruns of falls"
+        cost = f" # {limit}{format_count(count, 'simulation')}, and reruns of regressions"
         if needed.cost and needed.simulations:
             cost += f", about {format_dollars(needed.cost / needed.simulations * count)}"
     unused = dict.fromkeys(("--t2e-goal", "--t2e-baseline", "--t2e-against"))

@@ -39,9 +39,9 @@ _CONTEXT_LENGTH = 6
 """Number of characters that are kept before the first difference of two long texts."""
 
 _STATE_TEXTS = {
-    "regressions": "fell, confirmed",
-    "suspected": "fell, suspected",
-    "broken": "fell",
+    "regressions": "regressed, confirmed",
+    "suspected": "regressed, suspected",
+    "broken": "regressed",
 }
 """Texts for the tasks of a verdict's lists."""
 
@@ -73,7 +73,7 @@ def failure_lines(failure: Failure) -> Iterator[str]:
 def broken_task_lines(
     summary: RunSummary, explanations: Mapping[tuple[str, str], str], max_tasks: int | None = None
 ) -> list[str]:
-    """Explain the tasks that fell or fail newly: confirmed regressions first, then suspected ones.
+    """Explain the tasks that regressed or fail newly: confirmed regressions first, then suspected ones.
 
     Args:
         summary: The run. A promoted run explains nothing.

@@ -109,7 +109,7 @@ def progress_line(progress: Progress, width: int) -> str:
 def _parts(progress: Progress) -> dict[str, str]:
     parts = {"done": f"{progress.done} of {progress.total} done"}
     if progress.reruns:
-        parts["reruns"] = f" ({progress.reruns} added to confirm falls)"
+        parts["reruns"] = f" ({progress.reruns} added to confirm regressions)"
     if progress.resumed:
         parts["resumed"] = f" ({progress.resumed} from before)"
     for name in ("running", "waiting", "lost"):

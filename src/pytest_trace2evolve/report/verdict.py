@@ -389,18 +389,18 @@ def _answer_text(check: CheckResult, verdict: Verdict) -> str:
 
 
 def _dropped_tasks_text(verdict: Verdict) -> str:
-    """Count the tasks that fell, and those that reruns confirmed, left suspected or cleared."""
-    n_fallen, n_confirmed, n_suspected = (
+    """Count the tasks that regressed, and those that reruns confirmed, left suspected or cleared."""
+    n_regressed, n_confirmed, n_suspected = (
         len(names) for names in (verdict.broken, verdict.regressions, verdict.suspected)
     )
-    if not n_fallen:
-        return "no task fell"
-    n_cleared = 0 if verdict.alpha is None else n_fallen - n_confirmed - n_suspected
-    if n_cleared == n_fallen:
-        return f"{n_fallen} fell; reruns confirmed none"
+    if not n_regressed:
+        return "no task regressed"
+    n_cleared = 0 if verdict.alpha is None else n_regressed - n_confirmed - n_suspected
+    if n_cleared == n_regressed:
+        return f"{n_regressed} regressed; reruns confirmed none"
     counts = ((n_confirmed or "none", "confirmed"), (n_suspected, "suspected"), (n_cleared, "cleared"))
     facts = [f"{count} {name}" for count, name in counts if count]
-    return f"{n_fallen} fell" + (f"; {', '.join(facts)}" if facts else "")
+    return f"{n_regressed} regressed" + (f"; {', '.join(facts)}" if facts else "")
 
 
 def _print_names(page: Page, title: str, names: Sequence[str]) -> None:

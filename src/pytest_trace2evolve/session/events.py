@@ -39,7 +39,7 @@ class TaskDecided:
         plan: The plan of the last stage that ran.
         run: The trials; None if the run ended before the task was finished.
         reason: Why the run ended before the task was finished, in a few words.
-        is_suspected: Whether the task fell, perhaps by chance, and no verdict confirmed it as a regression.
+        is_suspected: Whether the task regressed, perhaps by chance, and no verdict confirmed it.
     """
 
     plan: Plan
