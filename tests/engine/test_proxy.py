@@ -99,6 +99,7 @@ def test_answers_are_counted_and_priced() -> None:
     assert (usage.calls, usage.prompt_tokens) == (2, count.prompt_tokens)
     assert usage.cost == pytest.approx((count.prompt_tokens + 2 * count.completion_tokens) / 1e6)
     assert usage == proxy.meter.usage
+    assert seconds is not None
     assert seconds > 0
     assert not is_cached
     assert simulation.take_usage()[0].calls == 0
@@ -214,6 +215,19 @@ def test_the_cache_answers_and_is_divided_into_parts() -> None:
             run(proxy, lambda proxy=proxy, simulation=simulation: proxy.ask(simulation, "a"))  # type: ignore[misc]
             assert server.count.served == n_served
             assert simulation.usage.calls == 1
+
+
+def test_a_mixture_of_stored_and_new_answers_has_no_latency() -> None:
+    store = Store()
+    with ChatServer(echo) as server:
+        for questions, is_timed, is_stored in (("a", True, False), ("a", True, True), ("ab", False, False)):
+            proxy, simulation = Proxy(server.base_url, cache=store), exchange()
+            run(
+                proxy,
+                lambda proxy=proxy, simulation=simulation, asked=questions: proxy.ask(simulation, *asked),
+            )  # type: ignore[misc]
+            _, seconds, is_cached = simulation.take_usage()
+            assert (seconds is not None, is_cached) == (is_timed, is_stored)
 
 
 def test_the_cache_knows_a_local_model_by_its_weights_and_not_by_its_address() -> None:

@@ -15,6 +15,7 @@ from pytest_trace2evolve.records.verdict import (
     RunSummary,
     SideFigures,
     SuiteSummary,
+    UsageRatio,
     Verdict,
 )
 from pytest_trace2evolve.report.github import MIN_VERDICT_BYTES, run_markdown
@@ -288,7 +289,9 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
     check = CheckResult(id=text, status=CheckStatus.FAIL, estimate=0.5, detail=text)
     texts = {"policy": text, "suite": text, "split": text, "reason": text, "checks": (check,)}
     lists = dict.fromkeys(("fixed", "broken", "regressions", "suspected", "left_out"), (text, "1"))
-    verdict = strict(Decision.DISCARD, **texts, **lists, settling=(NeededEvidence(check=text, trials=3),))
+    used = (UsageRatio(metric=text, baseline=1.0, candidate=2.0, ratio=2.0, note=text),)
+    settling = (NeededEvidence(check=text, trials=3),)
+    verdict = strict(Decision.DISCARD, **texts, **lists, settling=settling, usage=used)
     suites = (
         SuiteSummary(name=text, baseline=text, verdicts=(verdict,)),
         SuiteSummary(name=text, reason=text, left_out=(text,)),
@@ -362,3 +365,14 @@ def test_changes_of_the_evidence_come_before_every_figure() -> None:
     assert told[2:4] == [f"- ⚠️ changed: `{line}`" for line in lines]
     short = run_markdown(summary(*[VERDICT] * 50, changes=lines), max_bytes=MIN_VERDICT_BYTES)
     assert short.splitlines()[2] == "⚠️ Changes of tasks, baselines or policies: 2"
+
+
+def test_what_the_agents_used_is_compared() -> None:
+    usage = (
+        UsageRatio(metric="cost", baseline=0.01, candidate=0.02, ratio=2.0, low=1.9, high=2.1, tasks=12),
+        UsageRatio(metric="latency", note="the baseline has no live latency"),
+    )
+    text = run_markdown(summary(VERDICT.model_copy(update={"usage": usage})))
+    assert "| per simulation | baseline | candidate | ratio | tasks | note |" in text
+    assert "| `cost` | `$0.01` | `$0.02` | ×2.00 (1.90…2.10) | 12 | – |" in text, "two $ enclose a formula"
+    assert "| `latency` | `–` | `–` | – | 0 | `the baseline has no live latency` |" in text

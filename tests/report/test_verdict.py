@@ -29,6 +29,7 @@ from pytest_trace2evolve.records.verdict import (
     RunSummary,
     SideFigures,
     SuiteSummary,
+    UsageRatio,
     Verdict,
 )
 from pytest_trace2evolve.report.formatting import MIN_NAME_COLUMNS, Page, shorten_middle
@@ -112,6 +113,14 @@ def side(mean: float, missing: int = 0) -> SideFigures:
     return SideFigures(reward=mean, measured=168 - missing, missing=missing, pass_hat=chances)
 
 
+USAGE = (
+    UsageRatio(metric="cost", baseline=0.0021, candidate=0.0042, ratio=2.0, low=1.91, high=2.104, tasks=56),
+    UsageRatio(metric="turns", baseline=4.0, candidate=4.1, ratio=1.025, tasks=56),
+    UsageRatio(
+        metric="latency", note="the baseline has no live latency (none was recorded, or answers came)"
+    ),
+)
+
 HELDOUT = Verdict(
     decision=Decision.INCONCLUSIVE,
     policy="calibrated",
@@ -122,6 +131,7 @@ HELDOUT = Verdict(
     checks=(reward(OPEN, -0.024, 0.92), *WATCHED),
     broken=("policy_edge-5ad37e363d", "vague_refund_request-8af2056243"),
     fixed=("cross_order_ambiguity-182b2ccd04",),
+    usage=USAGE,
     tasks=56,
     alpha=0.0228,
     look=1,

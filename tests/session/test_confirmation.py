@@ -168,7 +168,7 @@ def test_a_fall_that_only_the_verdict_confirms_is_no_suspicion(desk: DeskProject
     with ChatServer(script(fails)) as server:
         baseline(desk, server)
         result = compared(desk, server)
-    result.stdout.fnmatch_lines(["*regressions *1 fell; 1 confirmed*"])
+    result.stdout.fnmatch_lines(["*regressions *1 regressed; 1 confirmed*"])
     assert letters(result)["note"] == "FAILED"
 
 

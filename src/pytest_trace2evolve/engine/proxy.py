@@ -101,6 +101,7 @@ class Exchange:
         seconds: The time that the answers took since the last `take_usage`.
         models: The models that requests with an answer named, since the last `take_models`.
         is_fresh: Whether a request was forwarded since the last `take_usage`.
+        has_stored: Whether a stored answer was given since the last `take_usage`.
         failure: The error that ends the simulation or the run; None while there is none.
         pending: The number of requests without an answer.
         repeats: The numbers of equal requests that are answered or pending, by key.
@@ -115,6 +116,7 @@ class Exchange:
     seconds: float = 0.0
     models: set[str] = field(default_factory=set)
     is_fresh: bool = False
+    has_stored: bool = False
     failure: Trace2EvolveError | None = None
     pending: int = 0
     failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,11 +124,14 @@ class Exchange:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _faults: dict[str, tuple[float, InfrastructureError | ContextWindowError]] = field(default_factory=dict)
 
-    def take_usage(self) -> tuple[Usage, float, bool]:
-        """Return usage and seconds since the last `take_usage`, and whether all answers were stored ones."""
+    def take_usage(self) -> tuple[Usage, float | None, bool]:
+        """Return usage and seconds since the last `take_usage`, and whether all answers were stored ones.
+
+        The seconds are None if only some answers were stored ones.
+        """
         usage, is_cached = self.usage, not self.is_fresh and self.usage.calls > 0
-        seconds, self.seconds = self.seconds, 0.0
-        self.usage, self.is_fresh = NO_USAGE, False
+        seconds = None if self.is_fresh and self.has_stored else self.seconds
+        self.usage, self.seconds, self.is_fresh, self.has_stored = NO_USAGE, 0.0, False, False
         return usage, seconds, is_cached
 
     def take_models(self) -> list[str]:
@@ -372,6 +377,7 @@ class RecordingProxy:
         cache_key = digest([key, self._settings.weights or self._public_url, exchange.place])
         if answer is None:
             answer = await self._find_stored(key, cache_key)
+        exchange.has_stored |= answer is not None
         if answer is None:
             reply = await self._forward(request)
             if reply.status >= 400:

@@ -56,6 +56,7 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
+from pytest_trace2evolve.gate.usage import increase_result
 from pytest_trace2evolve.records.verdict import (
     SHARE_UNIT,
     CheckResult,
@@ -92,6 +93,7 @@ class Calibrated(Policy):
             the population from which they were drawn. None leaves it to the suite (`for_suite`).
         max_fresh_simulations: Maximum number of fresh simulations of a live run, both sides together.
         plugin_checks: Checks of plugins.
+        max_increases: The largest ratios of the candidate's cost, tokens, turns or latency to the baseline's.
     """
 
     name: str = "calibrated"
@@ -102,6 +104,7 @@ class Calibrated(Policy):
     has_fixed_tasks: bool | None = None
     max_fresh_simulations: int = 640
     plugin_checks: tuple[Check, ...] = ()
+    max_increases: Mapping[str, float] = field(default_factory=dict)
 
     confirms_regressions = True
     needs_equal_trials = True
@@ -157,7 +160,19 @@ class Calibrated(Policy):
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Evaluate every check."""
         rules, comparisons = self.rules(question), pairs.comparisons
-        plugin_results = [run_check(check, pairs) for check in self.plugin_checks]
+        must_show = not question.is_guard and question.goal is not Goal.NO_REGRESSION
+        plugin_results = [
+            increase_result(
+                pairs,
+                metric,
+                limit,
+                rules.claim_alpha,
+                has_fixed_tasks=rules.has_fixed_tasks,
+                must_show=must_show,
+            )
+            for metric, limit in self.max_increases.items()
+        ]
+        plugin_results += [run_check(check, pairs) for check in self.plugin_checks]
         plugin_p = {result.id: np.array([result.p]) for result in plugin_results if result.p is not None}
         outcome = evaluate(comparisons, rules, plugin_p)
         results = [_check_result(name, pairs, outcome, rules) for name in outcome.findings]

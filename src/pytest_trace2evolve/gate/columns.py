@@ -6,7 +6,7 @@ Half a million simulations fit into memory as columns, but not as records.
 import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -46,6 +46,10 @@ AGENT_ERRORS = "agent_errors"
 """The name of the share of a task's trials that the agent did not end by an error. A side has the share only
 if at least one of its simulations ended in an agent error."""
 
+COST, TOKENS, TURNS, LATENCY = "cost", "tokens", "turns", "latency"
+USAGE_METRICS = (COST, TOKENS, TURNS, LATENCY)
+"""What the agent used in a simulation: US dollars, tokens, messages, and seconds that its model took."""
+
 CHECK_PREFIX = "checks."
 """The beginning of the names of shares of the project's own checks."""
 
@@ -83,7 +87,8 @@ class Columns:
         has_actions: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
-        cost, tokens: US dollars and tokens; NaN if not known.
+        cost, tokens: US dollars and tokens of the agent's and the user's models; NaN if not known.
+        usage: By name of `USAGE_METRICS`, what the agent alone used; NaN if not known.
         models: The models that a project's own agent called.
         unjudged: The tasks with a simulation that only a judge could have measured.
         critical: The tasks with the tag `critical`.
@@ -101,6 +106,7 @@ class Columns:
     ids: tuple[str, ...]
     cost: Floats
     tokens: Floats
+    usage: Mapping[str, Floats] = field(default_factory=dict)
     models: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
     critical: frozenset[str] = frozenset()
@@ -121,6 +127,7 @@ class Columns:
             task_index=(np.cumsum(is_kept) - 1)[self.task_index[rows]],
             shares={kind: share[rows] for kind, share in self.shares.items()},
             has_actions={kind: flags[rows] for kind, flags in self.has_actions.items()},
+            usage={metric: values[rows] for metric, values in self.usage.items()},
             ids=tuple(np.array(self.ids, dtype=object)[rows]),
             **{name: getattr(self, name)[rows] for name in plain_fields},
         )
@@ -159,6 +166,7 @@ class ColumnsBuilder:
         self._task, self._digest, self._action_totals_index = (array("q") for _ in range(3))
         self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
+        self._usage = {metric: array("d") for metric in USAGE_METRICS}
         self._termination_reasons: list[str] = []
         self._breaches = array("q")
         self._models: set[str] = set()
@@ -179,6 +187,8 @@ class ColumnsBuilder:
         cost, tokens = _cost_and_tokens(record)
         self._cost.append(cost)
         self._tokens.append(tokens)
+        for values, value in zip(self._usage.values(), _usage_of_agent(record), strict=True):
+            values.append(math.nan if value is None else value)
         self._breaches.append(_breach_bits(record.invariants))
         self._models.update(record.models)
         if record.note == NO_JUDGE_NOTE:
@@ -224,6 +234,7 @@ class ColumnsBuilder:
             ids=tuple(self._ids),
             cost=np.array(self._cost, dtype=np.float64),
             tokens=np.array(self._tokens, dtype=np.float64),
+            usage={metric: np.array(values, dtype=np.float64) for metric, values in self._usage.items()},
             models=frozenset(self._models),
             unjudged=frozenset(self._unjudged),
             critical=frozenset(self._critical),
@@ -274,6 +285,17 @@ def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
     costs = [usage.cost for usage in usages if usage.cost is not None]
     cost = sum(costs) if len(costs) == len(usages) else recorded_cost
     return cost, float(sum([usage.tokens for usage in usages]))
+
+
+def _usage_of_agent(record: SimulationEvidence) -> tuple[float | None, ...]:
+    """Return the figures of `USAGE_METRICS`; None if a figure is not known.
+
+    An endpoint without usage reports no tokens, and a model without a price has no cost.
+    """
+    usage = record.usage.get("assistant")
+    if usage is None or not usage.tokens:
+        return None, None, record.turns, record.seconds
+    return usage.cost, usage.tokens, record.turns, record.seconds
 
 
 def _matched_share(action_totals: _ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:

@@ -30,10 +30,12 @@ from pytest_trace2evolve.gate.protocols import (
     Policy,
     Question,
 )
+from pytest_trace2evolve.gate.usage import usage_ratios
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
+    Estimand,
     Goal,
     GuardAnswer,
     Interval,
@@ -265,6 +267,9 @@ def decide(
         detectable=detectable_drop,
         baseline=_side_figures(pairs, 0, judgement),
         candidate=_side_figures(pairs, 1, judgement),
+        usage=usage_ratios(
+            pairs, judgement.alpha or policy.alpha, has_fixed_tasks=policy.estimand is Estimand.SUITE
+        ),
     )
 
 

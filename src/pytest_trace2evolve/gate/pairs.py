@@ -21,6 +21,7 @@ from pytest_trace2evolve.gate.columns import (
     COLLATERAL,
     INVARIANT_METRICS,
     INVARIANTS,
+    USAGE_METRICS,
     Columns,
     Counts,
     Flags,
@@ -294,6 +295,39 @@ def _sum_by_index(values: Floats, indices: Counts, size: int) -> Any:
 
 
 @dataclass(frozen=True)
+class TaskMeans:
+    """The mean of a figure over the measured trials of each task of one side, in arrays of shape (N,).
+
+    Attributes:
+        means: The means; NaN if the figure is known for no trial.
+        variances: The variance of each mean over trials; NaN with fewer than two trials.
+        counts: The trials for which the figure is known.
+    """
+
+    means: Floats
+    variances: Floats
+    counts: Counts
+
+
+def task_means(values: Floats, indices: Counts, size: int) -> TaskMeans:
+    """The means of values by task.
+
+    Args:
+        values: One value for each simulation; NaN if it is not known.
+        indices: The task of each simulation; -1 leaves it out.
+        size: The number of tasks.
+    """
+    is_known = ~np.isnan(values) & (indices >= 0)
+    values, indices = values[is_known], indices[is_known]
+    counts = np.bincount(indices, minlength=size)
+    means = mean_of(_sum_by_index(values, indices, size), counts)
+    squares = _sum_by_index((values - means[indices]) ** 2, indices, size)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variances = np.where(counts > 1, squares / (counts - 1) / counts, np.nan)
+    return TaskMeans(means, variances, counts)
+
+
+@dataclass(frozen=True)
 class Comparisons:
     """Comparisons of two sides: tallies with arrays of shape (R, N), and p-values of fresh trials.
 
@@ -418,6 +452,8 @@ class Pairs:
         ungated_checks: By id, the reason why one of the project's own checks decides nothing.
         unjudged: The number of tasks with a simulation that only a judge could have measured.
         critical: The tasks that are critical on either side.
+        usage: What the agent used on the baseline and on the candidate, by name of `USAGE_METRICS`; empty if
+            neither side recorded anything.
     """
 
     names: tuple[str, ...]
@@ -433,6 +469,7 @@ class Pairs:
     ungated_checks: Mapping[str, str] = field(default_factory=dict)
     unjudged: int = 0
     critical: frozenset[str] = frozenset()
+    usage: Mapping[str, tuple[TaskMeans, TaskMeans]] = field(default_factory=dict)
 
     @property
     def sides(self) -> tuple[Tally, Tally]:
@@ -560,8 +597,26 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         tokens=_mean_or_none(old.tokens, new.tokens),
         unjudged=len((old.unjudged | new.unjudged) & index_of.keys()),
         critical=old.critical | new.critical,
+        usage=_paired_usage((old, new), indices_of_sides, len(names)),
     )
     return pairs.with_ungated_checks(_one_sided_checks(*tallies))
+
+
+def _paired_usage(
+    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], size: int
+) -> dict[str, tuple[TaskMeans, TaskMeans]]:
+    usage = {}
+    for metric in USAGE_METRICS:
+        old, new = (
+            task_means(
+                np.where(side.measured, side.usage[metric], np.nan),
+                indices[side.task_index] if side.size else side.task_index,
+                size,
+            )
+            for side, indices in zip(sides, indices_of_sides, strict=True)
+        )
+        usage[metric] = old, new
+    return usage if any(side.counts.any() for pair in usage.values() for side in pair) else {}
 
 
 def _one_sided_checks(baseline: Tally, candidate: Tally) -> dict[str, str]:

@@ -12,13 +12,15 @@ margin = 0.10                 # the largest loss that still counts as not worse
 alpha = 0.01                  # a separate level for this check
 [checks.read_action_match]
 watch = false                 # omit this check
-[checks.latency]              # a check of a plugin, by its id
+[checks.cost]                 # or tokens, turns, latency
+max_increase = 1.5            # the largest ratio of the candidate's cost to the baseline's
+[checks.cheaper]              # a check of a plugin, by its id
 [checks.asks_first]           # one of the project's own checks, by its id
 watch = false
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,6 +42,7 @@ from pytest_trace2evolve.gate.columns import (
     AGENT_ERRORS,
     CHECK_PREFIX,
     INVARIANTS,
+    USAGE_METRICS,
     Counts,
     Flags,
     Floats,
@@ -67,6 +70,7 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
+from pytest_trace2evolve.gate.usage import increase_result
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import (
     COVERAGE_CHECKS,
@@ -253,12 +257,21 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
     )
 
 
+def _point_increase_result(pairs: Pairs, metric: str, limit: float) -> CheckResult:
+    """The check of a ratio without its bounds: it fails above the limit, and is undecided without a ratio."""
+    result = increase_result(pairs, metric, limit, 0.05, has_fixed_tasks=False, must_show=False)
+    exceeds = result.estimate is not None and result.estimate > limit + TOLERANCE
+    status = CheckStatus.FAIL if exceeds else result.status
+    return result.model_copy(update={"status": status, "low": None, "high": None, "p": None})
+
+
 @dataclass(frozen=True)
 class Strict(Policy):
     """A policy on point estimates: one check of the reward for each goal, and further checks.
 
     `omitted_checks` holds the ids of the project's own checks that are left out, and the id of
-    `NO_MORE_AGENT_ERRORS` if it is left out.
+    `NO_MORE_AGENT_ERRORS` if it is left out. `max_increases` holds the largest ratios of the candidate's
+    cost, tokens, turns or latency to the baseline's.
     """
 
     name: str
@@ -269,6 +282,7 @@ class Strict(Policy):
     max_fresh_simulations: int = 0
     alpha: float = 0.05
     omitted_checks: frozenset[str] = frozenset()
+    max_increases: Mapping[str, float] = field(default_factory=dict)
 
     needs_equal_trials = False
 
@@ -283,6 +297,7 @@ class Strict(Policy):
         if self._watches_agent_errors and agent_error_result.status is not CheckStatus.NOT_APPLICABLE:
             results.append(agent_error_result)
         results += [_own_check_result(pairs, name) for name in self._own_checks(pairs.comparisons)]
+        results += [_point_increase_result(pairs, *limit) for limit in self.max_increases.items()]
         return Judgement((*results, *ungated_check_results(pairs)))
 
     @property
@@ -315,7 +330,9 @@ DEFAULT_POLICY = CALIBRATED.name
 
 _STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, NO_MORE_AGENT_ERRORS, REWARD_NOT_WORSE)
 
-RESERVED_IDS = frozenset({*METRICS, REWARD_DROP, *COVERAGE_CHECKS, *(check.id for check in _STRICT_CHECKS)})
+RESERVED_IDS = frozenset(
+    {*METRICS, *USAGE_METRICS, REWARD_DROP, *COVERAGE_CHECKS, *(check.id for check in _STRICT_CHECKS)}
+)
 """Ids that neither a plugin's check nor one of the project's own checks may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
@@ -325,6 +342,7 @@ class _CheckSettings(Record):
     margin: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = None
     alpha: Level | None = None
     watch: Annotated[bool, Field(strict=True)] = True
+    max_increase: Annotated[float, Field(ge=1, le=1000)] | None = None
 
 
 class _Settings(Record):
@@ -388,11 +406,14 @@ def _settings_of(policy: Policy) -> list[object]:
             policy.blocks_on_suspected,
             bool(policy.has_fixed_tasks),
             [check.id for check in policy.plugin_checks],
+            *([sorted(policy.max_increases.items())] if policy.max_increases else []),
         ]
+    limits = sorted(getattr(policy, "max_increases", {}).items())
     omitted_ids = sorted(getattr(policy, "omitted_checks", ()))
     return [
         *(check.id for check in getattr(policy, "watched_checks", ())),
         *([omitted_ids] if omitted_ids else []),
+        *([limits] if limits else []),
     ]
 
 
@@ -426,12 +447,13 @@ def _build_strict(
         raise PolicyError(
             f"{path}: {next(iter(unused_settings))!r} has no effect on base 'strict', which has no levels"
         )
-    known_ids = [*(check.id for check in _STRICT_CHECKS), *plugin_checks, *own_checks]
+    known_ids = [*(check.id for check in _STRICT_CHECKS), *USAGE_METRICS, *plugin_checks, *own_checks]
     for name, check in settings.checks.items():
         if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
         if name not in known_ids:
             raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
+        _check_max_increase(path, name, check)
     disabled_ids = {name for name, check in settings.checks.items() if not check.watch}
     if reward_ids := sorted(disabled_ids & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
         raise PolicyError(f"{path}: checks.{reward_ids[0]}: the reward cannot be left out")
@@ -441,6 +463,7 @@ def _build_strict(
         name=path.stem,
         watched_checks=tuple(check for check in checks if check.id not in disabled_ids),
         omitted_checks=frozenset(disabled_ids.intersection([*own_checks, NO_MORE_AGENT_ERRORS.id])),
+        max_increases=_max_increases(settings),
     )
 
 
@@ -450,14 +473,13 @@ def _build_calibrated(
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
     for name, check in settings.checks.items():
-        known_ids = [*METRICS, *plugin_checks, *own_checks]
+        known_ids = [*METRICS, *USAGE_METRICS, *plugin_checks, *own_checks]
         if name not in known_ids:
             raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
+        _check_max_increase(path, name, check)
         if check.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS) or name in (
-                *plugin_checks,
-                *own_checks,
-            ):
+            no_margin = (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS, *USAGE_METRICS)
+            if name in (*no_margin, *plugin_checks, *own_checks):
                 raise PolicyError(f"{path}: checks.{name}: this check has no margin; remove 'margin'")
             margins[name] = check.margin
         if check.alpha is not None:
@@ -490,4 +512,21 @@ def _build_calibrated(
         if settings.confirm is None
         else settings.confirm,
         plugin_checks=used_plugin_checks,
+        max_increases=_max_increases(settings),
     )
+
+
+def _check_max_increase(path: Path, name: str, check: _CheckSettings) -> None:
+    has_limit = check.max_increase is not None and check.watch
+    if name in USAGE_METRICS and not has_limit:
+        raise PolicyError(f"{path}: checks.{name}: set max_increase, such as 1.5, or remove the table")
+    if name not in USAGE_METRICS and check.max_increase is not None:
+        raise PolicyError(
+            f"{path}: checks.{name}: max_increase belongs to {', '.join(USAGE_METRICS)}; remove it here"
+        )
+
+
+def _max_increases(settings: _Settings) -> dict[str, float]:
+    return {
+        name: check.max_increase for name, check in settings.checks.items() if check.max_increase is not None
+    }

@@ -1,6 +1,7 @@
 """Answers of chat models, their usage, and messages in the shape of the chat-completions API."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -296,6 +297,23 @@ def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
                 cost=parse_dollars(getattr(message, "cost", None)),
             )
     return total
+
+
+def answer_seconds(trace: Iterable[Message]) -> float | None:
+    """Sum the seconds that the agent's model took to answer; None unless all answers were live and timed."""
+    seconds: list[float] = []
+    for message in trace:
+        if message.role != "assistant" or not isinstance(getattr(message, "usage", None), dict):
+            continue
+        duration: object = getattr(message, "generation_time_seconds", None)
+        if (
+            getattr(message, "cached", False)
+            or not isinstance(duration, int | float)
+            or not 0 < duration < 1e9
+        ):
+            return None
+        seconds.append(duration)
+    return round(math.fsum(seconds), 3) if seconds else None
 
 
 def called_models(trace: Iterable[Message]) -> tuple[str, ...]:

@@ -80,6 +80,9 @@ class SimulationEvidence(RewardRecord):
             does not record them.
         lost: The number of runs that lost the simulation before it was measured.
         critical: Whether the task has the tag `critical`, so that a confirmed fall of it is always harm.
+        turns: The number of the agent's messages after its greeting; None if it was not recorded.
+        seconds: The time that the agent's model took to answer; None if it was not recorded, or if any answer
+            came from a cache, a journal or a cassette.
     """
 
     id: str
@@ -99,6 +102,8 @@ class SimulationEvidence(RewardRecord):
     models: tuple[str, ...] = ()
     lost: Count = 0
     critical: bool = False
+    turns: Count | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = None
 
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).

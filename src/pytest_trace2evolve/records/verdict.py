@@ -88,12 +88,16 @@ SHARE_UNIT = "share of simulations"
 """The unit of the project's own checks."""
 
 
+RATIO_UNIT = "ratio"
+"""The unit of the checks of cost, tokens, turns and latency."""
+
+
 class CheckResult(Record):
     """One check: the estimate, its interval, and the threshold.
 
     `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
     comparisons. `detectable`, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
-    `unit` is set for the project's own checks.
+    `unit` is set for the project's own checks, and for those of cost, tokens, turns and latency.
     """
 
     id: str
@@ -152,6 +156,28 @@ class Interval(Record):
     high: float
 
 
+class UsageRatio(Record):
+    """What the candidate's agent used, divided by what the baseline's used.
+
+    Attributes:
+        metric: `cost` (US dollars), `tokens`, `turns` (messages of the agent) or `latency` (seconds that its
+            model took).
+        baseline, candidate: The means of a simulation, over the tasks that have the figure on both sides.
+        ratio, low, high: The ratio of these means, and its bounds; None if there is none.
+        tasks: The number of these tasks.
+        note: Why there is no ratio, or what it lacks; empty if both sides have the figure.
+    """
+
+    metric: str
+    baseline: float | None = None
+    candidate: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tasks: int = 0
+    note: str = ""
+
+
 class SideFigures(Record):
     """Figures of one side over the compared tasks; None if nothing was measured.
 
@@ -193,6 +219,7 @@ class Verdict(Record):
             would have detected in four of five comparisons; None if no drop could have been detected, and for
             other goals.
         unclean: The reason why the evidence is not clean; empty if it is, and without a ledger.
+        usage: What the agents used, by figure; empty if neither side recorded anything.
     """
 
     decision: Decision | None
@@ -222,6 +249,15 @@ class Verdict(Record):
     unclean: str = ""
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
+    usage: tuple[UsageRatio, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_usage(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an absent `usage`, so that verdicts on older evidence keep their form."""
+        fields: dict[str, Any] = dump(self)
+        if not fields.get("usage"):
+            fields.pop("usage", None)
+        return fields
 
     @property
     def test_text(self) -> str:

@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.verdict import (
     NeededEvidence,
     Obstacle,
     RunSummary,
+    UsageRatio,
     Verdict,
 )
 from pytest_trace2evolve.report.formatting import NOT_MEASURED, format_count, format_dollars, format_points
@@ -439,6 +440,26 @@ def interval_text(check: CheckResult) -> str:
     if check.low is None or check.high is None:
         return change_text(check)
     return f"{change_text(check)} ({_signed_points(check.low)}…{_signed_points(check.high)})"
+
+
+def ratio_text(found: UsageRatio | CheckResult) -> str:
+    """Format a ratio with its interval, such as `×1.52 (1.40…1.66)`."""
+    ratio = found.ratio if isinstance(found, UsageRatio) else found.estimate
+    if ratio is None:
+        return NOT_MEASURED
+    bounds = (
+        f" ({found.low:.2f}…{found.high:.2f})" if found.low is not None and found.high is not None else ""
+    )
+    return f"×{ratio:.2f}{bounds}"
+
+
+def usage_figure(metric: str, value: float | None) -> str:
+    """Format a mean of cost, tokens, turns or latency with its unit."""
+    if value is None:
+        return NOT_MEASURED
+    return {"cost": f"${value:.4g}", "latency": f"{value:.2f} s", "turns": f"{value:.1f}"}.get(
+        metric, f"{value:,.0f}"
+    )
 
 
 def detectable_text(check: CheckResult) -> str:

@@ -12,9 +12,16 @@ from pytest_trace2evolve.records.verdict import (
     RunSummary,
     SideFigures,
     SuiteSummary,
+    UsageRatio,
     Verdict,
 )
-from pytest_trace2evolve.report.conclusion import FIXED_TASKS_TEXT, headline, needed_evidence_text
+from pytest_trace2evolve.report.conclusion import (
+    FIXED_TASKS_TEXT,
+    headline,
+    needed_evidence_text,
+    ratio_text,
+    usage_figure,
+)
 from pytest_trace2evolve.report.markdown import (
     MAX_TEXT_LENGTH,
     code_span,
@@ -194,6 +201,7 @@ def _render_split(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, de
         parts.append(name_list("Left out", verdict.left_out, detail.max_names, MAX_TEXT_LENGTH))
     if detail.has_details:
         parts.append(_sides_table(verdict.baseline, verdict.candidate))
+        parts += [_usage_table(verdict.usage)] if verdict.usage else []
         if verdict.settling:
             lines = [
                 f"- {code_span(needed.check)}: {needed_evidence_text(needed)}" for needed in verdict.settling
@@ -239,6 +247,24 @@ def _checks_table(checks: Sequence[CheckResult], *, has_details: bool) -> str:
         for check in checks
     ]
     return render_table(headings, rows, text_columns=2)
+
+
+def _usage_table(usage: Sequence[UsageRatio]) -> str:
+    """Render what the agents used in a simulation, with the ratios."""
+    rows = [
+        (
+            table_cell(found.metric),
+            *(
+                table_cell(usage_figure(found.metric, value))  # as code, because two $ enclose a formula
+                for value in (found.baseline, found.candidate)
+            ),
+            ratio_text(found),
+            str(found.tasks),
+            table_cell(found.note, MAX_TEXT_LENGTH) if found.note else "",
+        )
+        for found in usage
+    ]
+    return render_table(("per simulation", "baseline", "candidate", "ratio", "tasks", "note"), rows)
 
 
 def _interval_text(low: float | None, high: float | None) -> str:

@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from pytest_trace2evolve.records.verdict import (
     COVERAGE_CHECKS,
     EXIT_STATUS,
+    RATIO_UNIT,
+    SHARE_UNIT,
     CheckResult,
     CheckStatus,
     Decision,
@@ -33,10 +35,12 @@ from pytest_trace2evolve.report.conclusion import (
     is_working_tree,
     needed_evidence_text,
     p_text,
+    ratio_text,
     reason_and_next_steps,
     share_text,
     show_command,
     subject,
+    usage_figure,
 )
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
@@ -314,6 +318,7 @@ def _print_verdict(
         page.print_line(verdict.reason, label="   ")
     if verdict.left_out:
         _print_left_out(page, "left out", verdict.left_out)
+    _print_usage(page, verdict, is_verbose=is_verbose)
     if is_verbose:
         _print_figures(page, verdict)
     else:
@@ -381,6 +386,8 @@ def _answer_text(check: CheckResult, verdict: Verdict) -> str:
     facts = [] if check.p is None or check.threshold else [f"p {p_text(check)}"]
     if check.estimate is None:
         facts = [check.detail]
+    elif check.unit == RATIO_UNIT:
+        facts.append(f"{ratio_text(check)}, at most ×{check.threshold:g}")
     elif check.threshold:
         facts.append(f"margin {-100 * check.threshold:g} points")
     text = (_CLAIM_ANSWERS if is_claim else _HARM_ANSWERS)[check.status]
@@ -420,20 +427,41 @@ def _print_left_out(page: Page, title: str, tasks: Sequence[str]) -> None:
         page.print_line(format_list(shown_tasks, "; "), label=f"   {title} ({len(tasks)}): ")
 
 
+def _print_usage(page: Page, verdict: Verdict, *, is_verbose: bool) -> None:
+    """Print the ratios of what the agents used, in one line, or in a table with notes if `is_verbose`."""
+    if is_verbose and verdict.usage:
+        rows = [(["   per simulation", "baseline", "candidate", "ratio"], "bold")]
+        for found in verdict.usage:
+            figures = (usage_figure(found.metric, value) for value in (found.baseline, found.candidate))
+            rows.append(([f"   {found.metric}", *figures, ratio_text(found)], ""))
+        page.print_table(rows, ["", *(found.note for found in verdict.usage)])
+        return
+    compared = [f"{found.metric} {ratio_text(found)}" for found in verdict.usage if found.ratio is not None]
+    missing = [found.metric for found in verdict.usage if found.ratio is None]
+    if compared:
+        reasons = f"; not compared (-v): {', '.join(missing)}" if missing else ""
+        page.print_line(f"{', '.join(compared)}{reasons}", label="   usage: ")
+
+
 def _print_figures(page: Page, verdict: Verdict) -> None:
     """Print the figures of every check and the names of all tasks that changed."""
     facts = [f"policy {verdict.policy}", f"goal {verdict.goal.value}", f"{verdict.label.value} evidence"]
     page.print_line(", ".join([*facts, f"{format_count(verdict.tasks, 'task')} compared"]), label="   ")
     rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
     for check in verdict.checks:
-        is_in_points = check.unit is not None or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
+        is_ratio = check.unit == RATIO_UNIT
+        is_in_points = check.unit == SHARE_UNIT or (
+            check.id in CHECK_NAMES and not check.id.startswith("no_")
+        )
         figure = interval_text(check) if is_in_points else format_number(check.estimate)
+        figure = ratio_text(check) if is_ratio else figure
         cells = [f" {_STATUS_SIGNS[check.status]} {check.id}", figure, p_text(check), detectable_text(check)]
         rows.append((cells, "" if check.status is CheckStatus.PASS else _STYLES[check.status]))
         margin = ""
         if check.threshold:
             margin_text = f"margin {format_points(check.threshold, 'g')} points" if is_in_points else ""
             margin = f"; {margin_text or f'{check.threshold:g} needed'}"
+            margin = f"; at most ×{check.threshold:g}" if is_ratio else margin
         notes.append(check.detail + margin)
     page.print_table(rows, notes)
     if verdict.alpha is not None:

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.completion import called_models, usage_of
+from pytest_trace2evolve.records.completion import answer_seconds, called_models, usage_of
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
-from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.message import GREETING, Requestor
 from pytest_trace2evolve.records.rules import Finding, Invariant
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
@@ -263,6 +263,9 @@ def to_evidence(
         lost=simulation.losses,
         critical=task.is_critical,
         checks={name: result.outcome for name, result in (check_results or {}).items()},
+        turns=sum(message.role == "assistant" and message.content != GREETING for message in simulation.trace)
+        or None,
+        seconds=answer_seconds(simulation.trace),
     )
 
 
