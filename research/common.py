@@ -1,4 +1,4 @@
-"""What both commands share: one-line errors, progress, and a folder's lock."""
+"""What the commands share: one-line errors and progress."""
 
 import argparse
 import contextlib
@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
-from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.reading import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -57,18 +56,3 @@ def read_object(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: damaged: not a JSON object; {remedy}")
     return value
-
-
-@contextlib.contextmanager
-def locked(folder: Path, message: str) -> Iterator[None]:
-    """Keep other processes out of a folder.
-
-    Raises:
-        ConfigError: another process is in it; says so with `message`.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(folder_lock(folder, wait=False))
-        except BlockingIOError:
-            raise ConfigError(f"{folder}: {message}") from None
-        yield

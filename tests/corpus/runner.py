@@ -43,7 +43,6 @@ from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
 from pytest_trace2evolve.training.recipe import PRESETS, read_recipe, recipe_toml
 from pytest_trace2evolve.utils.resources import embedded_model
-from research.trace.store import read
 from tests.adapter_folders import write_adapter
 from tests.attack.sessions import Sessions
 from tests.corpus.damage import damages
@@ -182,7 +181,6 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     state.mkdir()
     (state / "state.json").write_text(Evolution(candidate="v0", identity="i").model_dump_json())
     yield reader("evolution", state / "state.json", "json", lambda: read_state(state, "v0", "i"))
-    yield reader("piece", state / "state.json", "json", lambda: read(_there(state / "state.json"), Evolution))
 
     kept = root / "calibrations"
     kept.mkdir()
@@ -234,10 +232,6 @@ def _weights(width: int) -> bytes:
         }
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + bytes(2 * width * 4)
-
-
-def _there(path: Path) -> Path:
-    return path
 
 
 def _project(root: Path) -> Project:

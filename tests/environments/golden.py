@@ -1,4 +1,4 @@
-"""Writes `golden.json`: what scenarios of the built-in environments and target tasks are, and what they pay.
+"""Writes `golden.json`: what scenarios of the built-in environments are, and what they pay.
 
 Run `python -m tests.environments.golden` after raising the version of an environment whose scenarios changed.
 """
@@ -21,10 +21,6 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.trace import target
-from research.trace.identity import code_digest
-from research.trace.plan import CAPABILITIES
-from research.trace.tasks import cells_of
 from tests.environments.test_grades import SEEDS as TRIES
 from tests.environments.test_grades import WAYS, Way
 
@@ -37,9 +33,6 @@ SEEDS = {Content.TRAIN: (0, 1), Content.HELDOUT: (0,)}
 STEPS = 60
 """Messages of an answer at most."""
 
-TARGET = "target tasks"
-"""The name of the environments of an experiment's target tasks, which have one version."""
-
 WORLD = SupportWorld()
 WRITES = [tool for tool, kind in WORLD.tool_types().items() if kind is ToolType.WRITE]
 
@@ -51,10 +44,7 @@ paid, so that each grade of a table is there."""
 def golden(names: Iterable[str] = ()) -> Golden:
     """What the environments of some names make now, or all of them."""
     kinds = {kind.capability: kind for kind in BUILT_IN}
-    return {
-        name: target_scenarios() if name == TARGET else scenarios_of(kinds[name])
-        for name in names or (*kinds, TARGET)
-    }
+    return {name: scenarios_of(kinds[name]) for name in names or kinds}
 
 
 def scenarios_of(kind: type[SupportGenerator]) -> dict[str, Any]:
@@ -71,28 +61,16 @@ def scenarios_of(kind: type[SupportGenerator]) -> dict[str, Any]:
     return {"version": kind.version, "scenarios": scenarios}
 
 
-def target_scenarios() -> dict[str, Any]:
-    """The version of the target tasks and some of them."""
-    tasks = {
-        f"{cell.name}, {content.value}, seed {seed}": described(target.TargetGenerator(cell, content), seed)
-        for cell in cells_of(CAPABILITIES)
-        for content, seeds in SEEDS.items()
-        for seed in seeds
-    }
-    return {"version": target.VERSION, "scenarios": tasks}
-
-
 def digests() -> list[str]:
-    """The digests of an experiment's code and of environments of all kinds."""
+    """The digests of environments of all kinds."""
     made: list[Generator] = [
         kind(level, content) for content in Content for kind in BUILT_IN for level in DIFFICULTIES
     ]
-    made += [target.TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
     for source in ("first", "second"):
         offer = make_offer("mine", source, "", WORLD)
         made += [offer.make(1, content) for content in Content]
-    found = [code_digest(), *(generator.digest for generator in made)]
-    assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
+    found = [generator.digest for generator in made]
+    assert len(set(found)) == len(found) == 2 * (6 * 5 + 2)
     return found
 
 
@@ -185,8 +163,6 @@ def _outdated(stored: Mapping[str, Any], now: Golden) -> list[str]:
 
 def constant_of(name: str) -> str:
     """The version of an environment, as a reader finds it."""
-    if name == TARGET:
-        return f"VERSION in {target.__name__}"
     kind = next(one for one in BUILT_IN if one.capability == name)
     return f"{kind.__name__}.version in {kind.__module__}"
 

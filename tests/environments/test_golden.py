@@ -16,7 +16,6 @@ from pytest_trace2evolve.environments.generators.precondition import Preconditio
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
-from research.trace import target
 from tests.environments import golden
 
 CAPABILITY = PreconditionVerification.capability
@@ -37,7 +36,7 @@ def test_golden_scenarios_are_those_of_their_versions(made: golden.Golden) -> No
 def test_the_file_holds_the_versions_of_the_generators() -> None:
     versions = {name: one["version"] for name, one in golden.read().items()}
     built_in = {kind.capability: kind.version for kind in BUILT_IN}
-    assert versions == {**built_in, golden.TARGET: target.VERSION}
+    assert versions == built_in
 
 
 def test_the_file_is_as_the_command_writes_it() -> None:
@@ -54,7 +53,6 @@ def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
         "PreconditionVerification.version in pytest_trace2evolve.environments.generators.precondition "
         "and run 'python -m tests.environments.golden', or undo the change"
     )
-    assert golden.constant_of(golden.TARGET) == "VERSION in research.trace.target"
 
 
 def test_the_command_refuses_changed_scenarios_of_one_version(
@@ -108,7 +106,7 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
 
 
 def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: golden.Golden) -> None:
-    """All environments are played in it, and each answer of a tool counts."""
+    """Environments are played in it, and each answer of a tool counts."""
     real = type(golden.WORLD.open()).call
 
     def call(*arguments: Any) -> Any:
@@ -116,8 +114,7 @@ def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: go
         return found.model_copy(update={"content": f"{found.content} "})
 
     monkeypatch.setattr(type(golden.WORLD.open()), "call", call)
-    names = [CAPABILITY, golden.TARGET]
-    assert len(golden.changes(made, golden.golden(names))) == len(names)
+    assert len(golden.changes(made, golden.golden([CAPABILITY]))) == 1
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)

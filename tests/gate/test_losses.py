@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.peeking import Attacker, everything, few_losses, goals, losses, promoted
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide
@@ -15,6 +14,7 @@ from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from tests.gate.attacker import Attacker, everything, few_losses, goals, losses, promoted
 
 
 def one(side: str, task: int, reward: float, lost: int = 0, trial: int = 0) -> SimulationEvidence:
@@ -110,5 +110,5 @@ def test_a_fresh_trial_that_was_tossed_again_does_not_clear_a_task() -> None:
 def test_no_strategy_promotes_an_unchanged_agent_more_often_than_the_level(
     strategy: Callable[[Attacker], bool],
 ) -> None:
-    """A small part of `benchmarks/peeking.py`: at 5 %, more than 6 of 40 are promoted in 1 of 100 cases."""
-    assert promoted(strategy, "good", 40, 40) <= 6
+    """At 5 %, more than 6 of 40 are promoted in 1 of 100 cases."""
+    assert promoted(strategy, 40, 40) <= 6

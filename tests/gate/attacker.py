@@ -1,24 +1,17 @@
-"""How often an unchanged agent is promoted if its runs are watched, killed, lost and drawn again.
-
-python benchmarks/peeking.py [--repeats 200] [--tasks 40] [--strategy NAME]...
+"""An unchanged agent whose runs are watched, killed, lost and drawn again until one is promoted.
 
 The baseline and the candidate have the same true rate on each task. Each repeat follows a strategy for up to
 twelve runs, and ends at the first PROMOTE of goal `improve`. Draws, losses and verdicts go through the
-project's own ledger rules and gate, in this process and without a model. Prints a table in Markdown. The exit
-status is 1 if a strategy is promoted in more than 5 % of repeats, beyond chance.
+project's own ledger rules and gate, in this process and without a model.
 """
 
-import argparse
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-from scipy import stats
 
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import awaits_simulations, decide
 from pytest_trace2evolve.gate.losses import without_second_tosses
@@ -34,11 +27,8 @@ ROOT, RUNS, MOST_TRIALS = "0" * 32, 12, 8
 V1, V0 = ContentVersion(id="v1", digest="text of v1"), ContentVersion(id="v0", digest="evidence of v0")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GOALS = (Goal.NO_REGRESSION, Goal.HOLD, Goal.IMPROVE)
-RATES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "noisy": lambda rng, tasks: rng.beta(0.7, 0.7, tasks),
-    "even": lambda rng, tasks: np.full(tasks, 0.5),
-    "good": lambda rng, tasks: np.full(tasks, 0.8),
-}
+RATE = 0.8
+"""The true rate of every task."""
 
 
 @dataclass
@@ -175,11 +165,6 @@ class Attacker:
         return {"root": ROOT, "parents": (ROOT,), "at": at}
 
 
-def honest(attacker: Attacker) -> bool:
-    """One gated run."""
-    return attacker.judge(attacker.draw(DrawOrigin.KEPT), 2)
-
-
 def goals(attacker: Attacker) -> bool:
     """Other goals and policies on new draws until one looks good, then `improve` on that draw."""
     for _ in range(RUNS - 1):
@@ -189,26 +174,6 @@ def goals(attacker: Attacker) -> bool:
         if attacker.gain(draw, 2) > 0.1:
             return attacker.judge(draw, 2)
     return attacker.judge(draw, 2)
-
-
-def kills(attacker: Attacker) -> bool:
-    """Kills runs that look bad, whatever their goal, and draws again."""
-    for _ in range(RUNS - 1):
-        draw = attacker.draw(DrawOrigin.UNSTORED)
-        if attacker.gain(draw, 2) > 0.1:
-            return attacker.judge(draw, 2)
-        attacker.declare(draw, 2)
-    return attacker.judge(attacker.draw(DrawOrigin.UNSTORED), 2)
-
-
-def fresh(attacker: Attacker) -> bool:
-    """Gated runs with `--t2e-fresh`, and a loss of one conversation where the draw looks bad."""
-    for _ in range(RUNS):
-        draw = attacker.draw(DrawOrigin.FRESH)
-        gone = [(0, 0)] if attacker.gain(draw, 2) < 0.1 else []
-        if attacker.judge(draw, 2, gone=gone):
-            return True
-    return False
 
 
 def losses(attacker: Attacker, most: int = 8) -> bool:
@@ -233,28 +198,6 @@ def few_losses(attacker: Attacker) -> bool:
         if attacker.judge(draw, trials):
             return True
     return False
-
-
-def trials(attacker: Attacker) -> bool:
-    """Looks after each further trial under a goal that claims nothing, and claims where it looks best."""
-    draw = attacker.draw(DrawOrigin.KEPT)
-    for number in range(1, MOST_TRIALS + 1):
-        attacker.judge(draw, number, Goal.NO_REGRESSION)
-        spread = np.sqrt(2 * (attacker.rates * (1 - attacker.rates)).mean() / len(attacker.rates) / number)
-        if attacker.gain(draw, number) > 1.9 * spread:
-            return attacker.judge(draw, number)
-    return attacker.judge(draw, MOST_TRIALS)
-
-
-def settings(attacker: Attacker) -> bool:
-    """Changes a setting without an effect, and claims for the one that looks best without a gate."""
-    draws = {}
-    for number in range(RUNS - 1):
-        attacker.agent, draw = f"seed {number}", attacker.draw(DrawOrigin.KEPT)
-        attacker.declare(draw, 2, gated=False)
-        draws[attacker.agent] = draw
-    attacker.agent = max(draws, key=lambda agent: attacker.gain(draws[agent], 2))
-    return attacker.judge(draws[attacker.agent], 2)
 
 
 def everything(attacker: Attacker) -> bool:
@@ -282,43 +225,10 @@ def everything(attacker: Attacker) -> bool:
     return attacker.judge(max(draws, key=lambda one: attacker.gain(one, number)), number)
 
 
-STRATEGIES = (honest, goals, kills, fresh, losses, few_losses, trials, settings, everything)
-
-
-def promoted(strategy: Callable[[Attacker], bool], kind: str, tasks: int, repeats: int) -> int:
+def promoted(strategy: Callable[[Attacker], bool], tasks: int, repeats: int) -> int:
     """The number of repeats that end in a promotion; equal arguments give equal numbers."""
-    name = f"{strategy.__name__} {kind} {tasks}".encode()
-    count = 0
-    for repeat in range(repeats):
-        rng = np.random.default_rng([zlib.crc32(name), repeat])
-        count += strategy(Attacker(rng, RATES[kind](rng, tasks)))
-    return count
-
-
-def main() -> int:
-    """Measure and print all strategies."""
-    names = {strategy.__name__: strategy for strategy in STRATEGIES}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--tasks", type=int, default=40)
-    parser.add_argument("--strategy", action="append", choices=names)
-    options = parser.parse_args()
-    print("| strategy | what it does | agent | promoted | 95 % interval |")
-    print("| --- | --- | --- | ---: | --- |")
-    worst = 0.0
-    for name in options.strategy or names:
-        for kind in RATES:
-            count = promoted(names[name], kind, options.tasks, options.repeats)
-            interval = stats.binomtest(count, options.repeats).proportion_ci()
-            worst = max(worst, interval.low)
-            about = (names[name].__doc__ or "").rstrip(".")
-            print(
-                f"| {name} | {about} | {kind} | {count} of {options.repeats} "
-                f"| {100 * interval.low:.1f} … {100 * interval.high:.1f} % |",
-                flush=True,
-            )
-    return int(worst > CALIBRATED.alpha)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    name = zlib.crc32(f"{strategy.__name__} {tasks}".encode())
+    attackers = (
+        Attacker(np.random.default_rng([name, repeat]), np.full(tasks, RATE)) for repeat in range(repeats)
+    )
+    return sum(strategy(attacker) for attacker in attackers)

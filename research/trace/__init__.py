@@ -1,1 +1,0 @@
-"""Compares ways to spend equal rollouts on training the embedded model."""
