@@ -21,6 +21,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/rooms.py
 
 # Tests write and sync thousands of small files. A disk in memory saves a third of such a test's time: it is taken
 # where there is one with room that lets programs run. What passed leaves nothing there.
