@@ -11,7 +11,13 @@ from typing import TextIO, cast
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.errors import MAX_LINE_LENGTH, Trace2EvolveError
-from pytest_trace2evolve.utils.crashes import EXIT_CRASH, OutputError, redirect_to_null, write_crash_report
+from pytest_trace2evolve.utils.crashes import (
+    EXIT_BROKEN_PIPE,
+    EXIT_CRASH,
+    OutputError,
+    redirect_to_null,
+    write_crash_report,
+)
 from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_line
 
@@ -19,9 +25,6 @@ EXIT_USAGE = 2
 
 EXIT_INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as in shells."""
-
-EXIT_BROKEN_PIPE = 141
-"""Exit status of a command whose output pipe was closed (`… | head`), as in shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

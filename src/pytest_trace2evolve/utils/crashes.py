@@ -5,6 +5,7 @@ The message names a file with the traceback. Status 1 would mean that the candid
 
 import os
 import re
+import select
 import sys
 import tempfile
 import traceback
@@ -21,6 +22,9 @@ from pytest_trace2evolve.utils.secrets import Secrets
 
 EXIT_CRASH = 3
 """Exit status of a session or command that crashed; pytest uses the same status for an internal error."""
+
+EXIT_BROKEN_PIPE = 141
+"""Exit status if the reader of the standard output closed it, as `head` does."""
 
 MAX_ERROR_LENGTH = 300
 """Maximum number of characters of an exception in the message."""
@@ -84,9 +88,12 @@ def end_session(error: BaseException, root: Path) -> int:
     if isinstance(error, KeyboardInterrupt):
         _print_error("interrupted while the session ended")
         return 2
+    if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout):
+        redirect_to_null(sys.stdout)
+        return EXIT_BROKEN_PIPE
     try:
         flush_output()
-    except OutputError:
+    except (OSError, OutputError):
         redirect_to_null(sys.stdout)
     _print_error(str(error) if isinstance(error, OutputError) else write_crash_report(error, root))
     return EXIT_CRASH
@@ -107,11 +114,14 @@ def flush_output() -> None:
     """Flush the standard output.
 
     Raises:
-        OutputError: the standard output cannot be written.
+        BrokenPipeError: the reader closed it.
+        OutputError: the standard output cannot be written for another reason.
     """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise OutputError(error.strerror or error) from None
 
@@ -122,6 +132,16 @@ def redirect_to_null(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError, AttributeError):
         return  # not a file, for example in a test
+
+
+def _has_no_reader(stream: Any) -> bool:
+    """Whether the reader of a pipe closed it."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors are always reported
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False  # not a file, or a platform without poll
 
 
 def _print_error(message: str) -> None:
