@@ -17,7 +17,7 @@ from typing import Any
 from pytest_trace2evolve.testing import Fault
 from pytest_trace2evolve.utils.canonical import digest
 from tests.attack.coin import Coin
-from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest
+from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest
 
 HOLD = ("--t2e-goal=hold", "--t2e-gate=wide")
 OFF = "--t2e-gate=off"
@@ -185,14 +185,6 @@ def remeasure(target: Target, rng: random.Random) -> bool:
             again = target.session("v0", *update).rewards
         passing = [task for task in passing if again[task] != 0.0]
     target.session("v0", *update)
-    return target.session("v1").promoted
-
-
-def edited_baseline(target: Target, rng: random.Random) -> bool:
-    """Writes failures into the baseline."""
-    path = target.root / "baselines/hotel/v0.json"
-    edit_rewards(path, 0.0)
-    rng.choice((with_digest, without_digest, str))(path)
     return target.session("v1").promoted
 
 
@@ -386,7 +378,6 @@ ATTACKS = {
     "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE, is_hold=True),
     "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE, is_hold=True),
     "remeasure": Attack("the baseline's successes drawn again", remeasure, rate=0.8),
-    "baseline": Attack("an edited baseline", edited_baseline, rate=0.8),
     "verdict": Attack("an edited verdict.json and evidence", edited_verdict),
     "traces": Attack("successes of others in the store", forged_traces, rates={"This is version 2.": 1.0}),
     "folder": Attack(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import TracesEntry
-from tests.attack.target import Target, edit_rewards, with_digest, without_digest
+from tests.attack.target import Target, edit_rewards, with_digest
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ def baseline_reward(target: Target, rng: random.Random, own: list[Path]) -> Edit
             lines[place] = lines[place].replace(old, new)
             break
     path.write_text("\n".join(lines), encoding="utf-8")
-    rng.choice((with_digest, without_digest, str))(path)
     return Edit({path: before}, ("baselines/hotel/v0.json",), blocks=True)
 
 

@@ -222,13 +222,6 @@ def with_digest(path: Path) -> str:
     raise AssertionError(f"{path} does not agree with itself")
 
 
-def without_digest(path: Path) -> None:
-    """Make an evidence file state no digest of its own, as files of earlier versions."""
-    record = json.loads(path.read_bytes())
-    record.pop("digest", None)
-    path.write_text(json.dumps(record), encoding="utf-8")
-
-
 def edit_rewards(path: Path, reward: float) -> None:
     """Give every simulation of an evidence file a reward."""
     text = path.read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ from pytest_trace2evolve.engine.live import is_model_folder
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError
-from pytest_trace2evolve.evidence.integrity import find_run_edits
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.improve.plan import EvolutionPlan
@@ -19,7 +18,6 @@ from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, DEFAULT_CA
 from pytest_trace2evolve.project.lock import RENEW_REMEDY
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Estimand, Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expand_home, folder_digest, read_model
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
@@ -320,21 +318,17 @@ class SourceRun:
                     )
 
     def check_evidence(self, plan: Plan) -> None:
-        """Check that the run was not edited, and that runs of adapters can be compared with it.
+        """Check that the run's traces were not edited, and that runs of adapters can be compared with it.
 
         `plan` is the plan of a run of the same candidate with this run as the baseline.
 
         Raises:
             ResultsError: the run was edited, or is not comparable.
         """
-        ledger, runs = ProjectLedger(plan.project), {origin.run_id for origin in self.origins}
-        entries = [entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs]
-        for edit in find_run_edits(self.folder, entries):
-            raise edit
         for planned in plan.suites.values():
             if planned.baseline is not None:
                 check_comparable(plan, planned)
-        for _ in check_unedited(plan, ledger):
+        for _ in check_unedited(plan, ProjectLedger(plan.project)):
             pass  # only a note; the runs of the adapters report it again
 
 

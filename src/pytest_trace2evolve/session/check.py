@@ -21,12 +21,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import open_draws
-from pytest_trace2evolve.evidence.integrity import (
-    check_baseline,
-    check_traces,
-    find_run_edits,
-    knows_baseline,
-)
+from pytest_trace2evolve.evidence.integrity import check_traces
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.project.extensions import collect_trace_checks
@@ -34,7 +29,7 @@ from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
 from pytest_trace2evolve.project.tool_settings import FILE_NAME
-from pytest_trace2evolve.records.ledger import Access, DatedEntry, Evaluation, TracesEntry
+from pytest_trace2evolve.records.ledger import Access, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import AnsweredCall
@@ -305,8 +300,7 @@ def check_ledger(project: Project) -> Iterator[Finding]:
 
 
 def check_baselines(project: Project) -> Iterator[Finding]:
-    """Check that every baseline can be read, belongs to its suite, and matches the ledger."""
-    entries = Ledger(project.ledger_folder).read().entries_by_time
+    """Check that every baseline can be read and belongs to its suite."""
     for path in project.baselines_folder.glob("*/*.json"):
         try:
             evidence = read_evidence(path)
@@ -320,31 +314,13 @@ def check_baselines(project: Project) -> Iterator[Finding]:
             yield Finding(
                 path, f"belongs to suite {origin.suite!r}, not to {suite!r}; move it to that suite's folder"
             )
-            continue
-        try:
-            check_baseline(entries, suite, path.stem, path, evidence)
-        except ResultsError as error:
-            yield to_finding(path, error)
-            continue
-        if not knows_baseline(entries, suite, path.stem):
-            text = (
-                "is not in the ledger, so an edit cannot be detected: it was saved by an older version or "
-                "copied here; the next gated run that uses it records its digest"
-            )
-            yield Finding(path, text, is_warning=True)
 
 
 def check_runs(project: Project) -> Iterator[Finding]:
-    """Check that the verdicts, evidence and traces of the runs in the ledger are unchanged."""
-    runs: dict[str, list[DatedEntry]] = {}
+    """Check that the traces of the runs in the ledger are unchanged."""
     for entry in Ledger(project.ledger_folder).read().entries_by_time:
-        if isinstance(entry, Evaluation):
-            runs.setdefault(entry.run, []).append(entry)
-        elif isinstance(entry, TracesEntry):
+        if isinstance(entry, TracesEntry):
             yield from _check_run_traces(project.runs_folder / entry.run, entry)
-    for run, entries in runs.items():
-        folder = project.runs_folder / run
-        yield from (to_finding(folder, edit) for edit in find_run_edits(folder, entries))
 
 
 def _check_run_traces(folder: Path, entry: TracesEntry) -> Iterator[Finding]:

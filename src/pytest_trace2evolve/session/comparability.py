@@ -5,13 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.integrity import (
-    check_baseline,
-    check_evidence,
-    check_traces,
-    knows_evidence,
-    knows_traces,
-)
+from pytest_trace2evolve.evidence.integrity import check_traces, knows_evidence, knows_traces
 from pytest_trace2evolve.evidence.saving import SaveMode, merge_obstacles, trials_difference
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
@@ -146,14 +140,13 @@ def compared_sides(
 
 
 def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
-    """Compare replayed files, and the baselines of a gated run, with the ledger.
+    """Compare replayed files, and results that serve as a baseline, with the ledger.
 
     Yields:
         Notes on evidence that the ledger cannot verify.
 
     Raises:
-        ResultsError: a baseline changed since it was saved or since another run used it, or a run's folder
-            changed since the run ended.
+        ResultsError: a run's folder changed since the run ended.
     """
     is_gated = plan.policy is not None
     for name, planned_suite in plan.suites.items():
@@ -163,8 +156,6 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
         if baseline is not None and not baseline.is_saved:
             for path, run in baseline.files:
                 check_traces(ledger.entries, run, path)
-            if not baseline.files and baseline.path is not None:
-                check_evidence(ledger.entries, name, baseline.path, baseline.all_evidence)
         is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned_suite.lock.splits)
         is_deciding = is_gated or plan.saving is not None
         if is_sealed and is_deciding and (files := unrecorded_files(planned_suite, ledger)):
@@ -172,10 +163,6 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
                 f"{name}: not recorded in this project's ledger, so an edit cannot be detected: "
                 f"{', '.join(files)}"
             )
-        if baseline is None or not baseline.is_saved:
-            continue
-        assert baseline.path is not None
-        check_baseline(ledger.entries, name, baseline.name, baseline.path, baseline.all_evidence)
 
 
 def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:
@@ -199,11 +186,11 @@ def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list
     return list(dict.fromkeys(names))
 
 
-def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
+def check_mergeable(plan: Plan) -> None:
     """Check that a run can be added to the baselines that it extends.
 
     Raises:
-        ResultsError: a baseline was edited or differs from the run. The message names the file, the field
+        ResultsError: a baseline is damaged or differs from the run. The message names the file, the field
             and both values.
     """
     if plan.saving is None or plan.saving.mode is not SaveMode.NEW_ONLY:
@@ -212,7 +199,6 @@ def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
         planned_suite = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
         baseline_evidence = read_evidence(path)
-        check_baseline(ledger.entries, name, plan.saving.name, path, baseline_evidence)
         problems = list(
             merge_obstacles(baseline_evidence, provenance_of(plan, planned_suite), planned_suite.lock.tasks)
         )

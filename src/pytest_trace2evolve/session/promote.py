@@ -20,7 +20,7 @@ from pytest_trace2evolve.evidence.baselines import (
     read_evidence,
     render_evidence,
 )
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, check_baseline, check_promotion
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, check_promotion
 from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.evidence.saving import validate_name
 from pytest_trace2evolve.project.adapters import Adapter
@@ -144,7 +144,7 @@ def promote(
         unsaved = [new_baseline for new_baseline in baselines if not new_baseline.is_saved]
         for new_baseline in unsaved:
             _check_lock(project, run_verdict.suites[new_baseline.suite], new_baseline)
-            _check_beaten_baseline(project, run_verdict.suites[new_baseline.suite], new_baseline, ledger)
+            _check_beaten_baseline(project, run_verdict.suites[new_baseline.suite], new_baseline)
         if not dry_run:
             _write_baselines(unsaved, name, ledger)
             record_adapter_verdict(project, run_verdict)
@@ -279,9 +279,7 @@ def _check_lock(project: Project, suite_verdict: SuiteVerdict, new_baseline: New
         )
 
 
-def _check_beaten_baseline(
-    project: Project, suite_verdict: SuiteVerdict, new_baseline: NewBaseline, ledger: ProjectLedger
-) -> None:
+def _check_beaten_baseline(project: Project, suite_verdict: SuiteVerdict, new_baseline: NewBaseline) -> None:
     beaten_baseline = suite_verdict.baseline
     assert beaten_baseline is not None
     old_path = None if beaten_baseline.path is None else project.root / beaten_baseline.path
@@ -289,8 +287,6 @@ def _check_beaten_baseline(
         raise ResultsError(f"{old_path}: the baseline that the run beat is gone; restore it, or run it again")
     if old_path is not None and old_path.is_file() and is_evidence(content := decode_results(old_path)):
         evidence = parse_evidence(content, old_path)
-        if old_path == project.baseline_path(new_baseline.suite, beaten_baseline.name):
-            check_baseline(ledger.entries, new_baseline.suite, beaten_baseline.name, old_path, evidence)
         if (actual_digest := evidence_digest(evidence)) != beaten_baseline.digest:
             raise ResultsError(
                 f"{old_path}: the baseline has changed since the run: it was {beaten_baseline.digest} and is "

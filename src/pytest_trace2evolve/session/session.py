@@ -143,7 +143,7 @@ class Session:
         has_replays = any(planned_suite.recorded_runs is not None for planned_suite in plan.suites.values())
         if plan.suites and (has_replays or plan.saving is not None or plan.policy is not None):
             ledger = ProjectLedger(plan.project)
-            check_mergeable(plan, ledger)
+            check_mergeable(plan)
             self.notes += check_unedited(plan, ledger)
 
     def _open_resources(self, plan: Plan) -> None:
