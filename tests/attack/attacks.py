@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.testing import Fault
-from pytest_trace2evolve.utils.canonical import digest
 from tests.attack.coin import Coin
 from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest
 
@@ -329,30 +328,6 @@ def twin(target: Target, rng: random.Random) -> bool:
     return target.session("v1", "--t2e-suite=hotel", *cached).promoted
 
 
-def rewritten_account(target: Target, rng: random.Random) -> bool:
-    """Deletes failures and takes their lines out of the account of the draw, with new digests."""
-    others = set(target.stored())
-    for _ in range(target.rounds):
-        outcome = target.session("v1", rng.choice((OFF, "--t2e-gate=calibrated")))
-        own = {path.stem: path for path, record in target.stored().items() if path not in others}
-        records = target.stored()
-        failed = {name: path for name, path in own.items() if records[path]["task_id"] in outcome.failing}
-        if not failed:
-            break
-        account = max(target.store.glob("draws/*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-        text, chain = "", ""
-        for line in account.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            del record["chain"]
-            if not {record.get("made"), record.get("begun")} & failed.keys():
-                chain = digest([chain, record])
-                text += json.dumps({**record, "chain": chain}, sort_keys=True) + "\n"
-        account.write_text(text, encoding="utf-8")
-        for path in failed.values():
-            path.unlink()
-    return target.session("v1").promoted
-
-
 def held(attack: Callable[..., bool]) -> Callable[[Target, random.Random], bool]:
     """An attack under goal `hold`, for a candidate that is worse."""
     return lambda target, rng: attack(target, rng, "worse", HOLD)
@@ -389,7 +364,6 @@ ATTACKS = {
     "texts": Attack("the best of nine candidates", texts, rate=0.5),
     "replay": Attack("the best of six runs of each task, replayed", replay),
     "twin": Attack("drawn in a suite with another split, with and without a cache", twin),
-    "account": Attack("failures deleted with their lines of the account", rewritten_account, rate=0.25),
     "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
 """All attacks by name."""

@@ -177,22 +177,6 @@ def run_folder(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     return Edit({path: before}, (f"{path.parents[1].name}: was edited: its traces have digest",))
 
 
-def draw_account(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
-    """Changes the account of what was drawn."""
-    accounts = [
-        path for path in sorted((target.root / ".trace2evolve").rglob("*.jsonl")) if path.stat().st_size
-    ]
-    if not accounts:
-        return None
-    # The candidate's is the one that was written last.
-    path = max(accounts, key=lambda path: path.stat().st_mtime_ns)
-    before = path.read_bytes()
-    place = rng.choice([place for place, byte in enumerate(before) if chr(byte) in "0123456789abcdef"])
-    changed = b"0" if before[place : place + 1] != b"0" else b"1"
-    path.write_bytes(before[:place] + changed + before[place + 1 :])
-    return Edit({path: before}, (path.name,))
-
-
 EDITS: dict[str, Callable[[Target, random.Random, list[Path]], Edit | None]] = {
     "baseline reward": baseline_reward,
     "verdict": verdict,
@@ -201,7 +185,6 @@ EDITS: dict[str, Callable[[Target, random.Random, list[Path]], Edit | None]] = {
     "ledger copy": ledger_copy,
     "trace text": trace_text,
     "trace swap": trace_swap,
-    "draw account": draw_account,
     "run folder": run_folder,
 }
 """All edits. Each takes the files of the candidate's stored simulations; None if there is nothing to edit."""

@@ -37,7 +37,7 @@ DIRECTED = {
     "goals": replace(ATTACKS["goals"], rate=0.5, rates=UNLUCKY),
     "ledger": replace(ATTACKS["ledger"], rate=0.5, rates=UNLUCKY),
     **{name: ATTACKS[name] for name in ("hold-fresh", "hold-kills", "hold-losses", "remeasure")},
-    **{name: ATTACKS[name] for name in ("verdict", "traces", "folder", "twin", "account")},
+    **{name: ATTACKS[name] for name in ("verdict", "traces", "folder", "twin")},
 }
 SEEDS = {"remeasure": 1, "kills": 1, "losses": 1, "tosses": 1}
 """Seeds at which an honest first draw is not promoted. At seed 0 the first draw of these,

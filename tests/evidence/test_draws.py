@@ -87,16 +87,29 @@ def test_a_simulation_added_by_hand_is_named(tmp_path: Path, store: DrawStore) -
         store.has(key)
 
 
-@pytest.mark.parametrize("line", [0, 1, 2])
-def test_an_edited_account_is_named(tmp_path: Path, store: DrawStore, line: int) -> None:
+@pytest.mark.parametrize(("line", "text"), [(0, ""), (1, "{}"), (2, '{"made"'), (3, '{"made": 1}')])
+def test_a_damaged_account_is_named(tmp_path: Path, store: DrawStore, line: int, text: str) -> None:
     for name in "abc":
         store.put(store.draw_key(name), simulation(name))
-    lines = store.path.read_text().splitlines(keepends=True)
-    del lines[line]
-    store.path.write_text("".join(lines))
+    lines = store.path.read_text().splitlines()
+    lines[line] = text
+    store.path.write_text("\n".join([*lines, ""]))
     told = list(opened(tmp_path).find_problems())
     assert len(told) == 1
     assert f"was changed at line {line + 1}; restore it, or delete it to begin a new draw" in told[0]
+
+
+def test_an_account_of_an_earlier_version_is_read_and_continued(tmp_path: Path, store: DrawStore) -> None:
+    """Its lines also hold "chain", a digest of all lines before."""
+    key = store.draw_key("a")
+    store.put(key, simulation("a"))
+    lines = [{**json.loads(line), "chain": "0" * 32} for line in store.path.read_text().splitlines()]
+    store.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    later = opened(tmp_path, run="run-2")
+    assert later.id == store.id
+    assert later.has(key)
+    later.put(later.draw_key("b"), simulation("b"))
+    assert list(opened(tmp_path).find_problems()) == []
 
 
 def test_a_shortened_account_is_named(store: DrawStore) -> None:
@@ -158,7 +171,7 @@ def test_a_kill_between_two_writes_is_no_accusation(
 def test_a_line_that_was_not_written_whole_is_taken_away(tmp_path: Path, store: DrawStore) -> None:
     store.put(store.draw_key("a"), simulation())
     with store.path.open("a") as file:
-        file.write('{"chain": "0123')
+        file.write('{"made": "0123')
     other = opened(tmp_path)
     other.put(other.draw_key("b"), simulation())
     assert list(opened(tmp_path).find_problems()) == []

@@ -17,7 +17,6 @@ from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.utils.canonical import digest
 from tests.plugin.conftest import SUITE, DeskProject, project
 from tests.session.test_live import SECRET, SOLVED, live
 
@@ -262,38 +261,6 @@ def test_a_fresh_draw_whose_answers_are_cached_counts(
     capsys.readouterr()
     assert main(["--root", str(compared.root), "ledger"]) == 0
     assert capsys.readouterr().out.count("v3 was drawn · by --t2e-fresh, with cached answers, ") == 2
-
-
-def test_an_account_that_was_rewritten_is_named(
-    compared: DeskProject, server: ChatServer, luck: Luck
-) -> None:
-    """Its digests can be computed anew by anybody, but the ledger knows the last one of each run."""
-    luck.begin(7)
-    v3(compared, server, "--t2e-gate=off")
-    folder = compared.root / ".trace2evolve" / "finished"
-    account = max((folder / "draws").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    failed = [
-        path.stem
-        for path in folder.glob("*/*.json")
-        if (record := json.loads(path.read_bytes()))["task_id"] == "close"
-        and path.stem in account.read_text(encoding="utf-8")
-        and record["termination_reason"]
-    ]
-    assert failed
-    text, chain = "", ""
-    for raw in account.read_text(encoding="utf-8").splitlines():
-        record = json.loads(raw)
-        del record["chain"]
-        if not {record.get("made"), record.get("begun")} & set(failed):
-            chain = digest([chain, record])
-            text += json.dumps({**record, "chain": chain}, sort_keys=True) + "\n"
-    account.write_text(text, encoding="utf-8")
-    for name in failed:
-        (folder / name[:2] / f"{name}.json").unlink()
-    result = v3(compared, server)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"ERROR: {account}: was edited since run * ended (*, ledger entry *); restore it, or delete it to "
-    result.stderr.fnmatch_lines([told + "start a new draw, which the ledger counts"])
 
 
 def test_a_seed_that_was_chosen_on_a_guard_is_a_test(

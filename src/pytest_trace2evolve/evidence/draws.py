@@ -5,8 +5,7 @@ are computed again.
 
 The simulations of one candidate by one agent are a draw. The first simulation of a key is permanent, because
 a second simulation would let a run choose between the two. An account next to the store lists every
-simulation with the digest of its file. Each line also carries a digest of itself and all lines before it,
-which reveals simulations that were deleted, replaced, edited or added by hand.
+simulation with the digest of its file, which reveals that one was deleted, replaced or added by hand.
 
 A draw can be ended. Later runs then begin a new draw, whose account has a name derived from the ended one.
 """
@@ -131,17 +130,6 @@ class DrawStore(SimulationStore):
         if not self._account.draw:
             self._read_account()
         return self._account.draw
-
-    @property
-    def head(self) -> str:
-        """The digest of all lines of the account."""
-        self._read_account()
-        return self._account.chain
-
-    def contains_head(self, head: str) -> bool:
-        """Whether the account still has all lines that it had at the time of this `head`."""
-        self._read_account()
-        return head in self._account.chains
 
     def draw_key(self, key: str) -> str:
         """The key under which this draw stores a simulation. Other draws use different keys."""
@@ -347,8 +335,6 @@ class _Account:
         making_runs: The runs that made a simulation.
         runs: The runs that began, made, lost or ended anything.
         is_ended: Whether the draw has ended.
-        chain: The digest of all lines read.
-        chains: The digests up to each line, including `chain`.
     """
 
     def __init__(self, path: Path, identity: tuple[str, str, str]) -> None:
@@ -360,8 +346,6 @@ class _Account:
         self.making_runs: set[str] = set()
         self.runs: set[str] = set()
         self.is_ended = False
-        self.chain = ""
-        self.chains: set[str] = set()
         self._identity = identity
         self._offset = 0
         self._count = 0
@@ -374,7 +358,7 @@ class _Account:
         """Read the lines that were appended, or write the first line if the file does not exist.
 
         Raises:
-            ResultsError: a line was changed, or the file is shorter than it was.
+            ResultsError: a line is damaged, or the file is shorter than it was.
         """
         if not self._offset and not self.path.exists():
             self._write_first_line()
@@ -395,11 +379,11 @@ class _Account:
         digests = dict(zip(("candidate", "agent", "conditions"), self._identity, strict=True))
         entry = {"format": STORE_FORMAT, "draw": uuid4().hex, **digests}
         with contextlib.suppress(FileExistsError):  # another process was first
-            write_atomic(self.path, _render_line(entry, ""), exclusive=True)
+            write_atomic(self.path, _render_line(entry), exclusive=True)
 
     def append(self, entry: dict[str, Any], *, durable: bool = True) -> None:
         """Append a line. If `durable`, flush the line to the disk, so that it survives a power cut."""
-        line = _render_line(entry, self.chain).encode()
+        line = _render_line(entry).encode()
         with self.path.open("r+b") as file:
             file.truncate(self._offset)
             file.seek(self._offset)
@@ -412,34 +396,33 @@ class _Account:
     def _add_line(self, line: bytes) -> None:
         number = self._count + 1
         try:
-            entry = json.loads(line)
-            chain = entry.pop("chain")
-            is_sound = _render_line(entry, self.chain).encode() == line
-        except (ValueError, AttributeError, KeyError, RecursionError):
-            is_sound, entry, chain = False, {}, ""
-        if not is_sound or (number == 1) != ("draw" in entry):
-            raise self._damage_error(f"was changed at line {number}")
-        if "draw" in entry and entry.get("format") != STORE_FORMAT:
-            raise ResultsError(
-                f"{self.path}: has format {entry.get('format')!r}, but this version reads format "
-                f"{STORE_FORMAT}; upgrade"
-            )
+            entry = json.loads(line)  # earlier versions also wrote "chain", a digest of all lines before
+            if (number == 1) != ("draw" in entry):
+                raise KeyError("draw")
+            if "draw" in entry and entry.get("format") != STORE_FORMAT:
+                raise ResultsError(
+                    f"{self.path}: has format {entry.get('format')!r}, but this version reads format "
+                    f"{STORE_FORMAT}; upgrade"
+                )
+            match entry:
+                case {"draw": draw}:
+                    self.draw = str(draw)
+                case {"made": key, "digest": content, "run": run}:
+                    self.file_digests.setdefault(key, content)
+                    self.making_runs.add(run)
+                case {"begun": key, "run": run}:
+                    self.begun_runs.setdefault(key, set()).add(run)
+                case {"lost": key, "run": run}:
+                    self.losing_runs.setdefault(key, set()).add(run)
+                case {"ended": _, "run": _}:
+                    self.is_ended = True
+                case _:
+                    raise KeyError("run")
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            raise self._damage_error(f"was changed at line {number}") from None
         self._count, self._offset = number, self._offset + len(line)
-        self.chain = chain
-        self.chains.add(chain)
         if "run" in entry:
             self.runs.add(entry["run"])
-        if "draw" in entry:
-            self.draw = str(entry["draw"])
-        elif "made" in entry:
-            self.file_digests.setdefault(entry["made"], entry["digest"])
-            self.making_runs.add(entry["run"])
-        elif "begun" in entry:
-            self.begun_runs.setdefault(entry["begun"], set()).add(entry["run"])
-        elif "lost" in entry:
-            self.losing_runs.setdefault(entry["lost"], set()).add(entry["run"])
-        elif "ended" in entry:
-            self.is_ended = True
 
     def _damage_error(self, problem: str) -> ResultsError:
         return ResultsError(
@@ -447,6 +430,5 @@ class _Account:
         )
 
 
-def _render_line(entry: dict[str, Any], previous_chain: str) -> str:
-    """A line of an account: the entry, with a digest of the entry and of all lines before it."""
-    return json.dumps({**entry, "chain": digest([previous_chain, entry])}, sort_keys=True) + "\n"
+def _render_line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True) + "\n"

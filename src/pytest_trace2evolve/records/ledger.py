@@ -230,8 +230,8 @@ class TracesEntry(DatedEntry):
 
     Attributes:
         digest: Digest of the folder's results (see `results.traces_digest`).
-        draw: The draw of the store that the run read and completed; None if its simulations are not stored.
-        account: The digest of all lines of the draw's account at that time.
+        draw, account: The draw of the store that the run completed, and the digest of its account's lines;
+            set by earlier versions.
     """
 
     kind: Literal["traces"] = "traces"

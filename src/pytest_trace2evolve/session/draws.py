@@ -14,7 +14,7 @@ from pytest_trace2evolve.engine.engine import StorageLocation
 from pytest_trace2evolve.errors import ResultsError, StorageError
 from pytest_trace2evolve.evidence.draws import DrawStore, SimulationStore
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Draw, DrawOrigin, TracesEntry
+from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Draw, DrawOrigin
 from pytest_trace2evolve.session.plan import SCRIPTED_AGENTS, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import (
     agent_settings,
@@ -77,17 +77,6 @@ class Draws:
         if live is not None and live.cassette is not None:
             return digest(["cassette", live.cassette.header.digest])
         return self._store(suite, baseline=False).id if self.origin is DrawOrigin.KEPT else self._plan.draw_id
-
-    def store_account(self, suite: str) -> tuple[str, str] | None:
-        """Return the id of a suite's stored draw, and the head of the draw's account; None without a store.
-
-        Raises:
-            OSError, ResultsError: as in `draw_id`.
-        """
-        if self.origin is not DrawOrigin.KEPT:
-            return None
-        store = self._store(suite, baseline=False)
-        return store.id, store.head
 
     def location_of(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> StorageLocation:
         """Return the place of a live simulation in the store; `baseline` selects a fresh baseline trial.
@@ -168,19 +157,8 @@ class Draws:
             *((suite, True) for suite in baseline_suites),
         ]:
             self._store(suite, baseline=baseline)
-        entries = Ledger(self._plan.project.ledger_folder).read().entries_by_time
-        trace_entries = [
-            entry for entry in entries if isinstance(entry, TracesEntry) and entry.account is not None
-        ]
         for store in self._stores.values():
             yield from store.find_problems()
-            for entry in trace_entries:
-                if entry.draw == store.id and not store.contains_head(entry.account or ""):
-                    yield (
-                        f"{store.path}: was edited since run {entry.run} ended ({entry.at:%Y-%m-%d}, ledger "
-                        f"entry {entry.name}); restore it, or delete it to start a new draw, which the "
-                        "ledger counts"
-                    )
 
     def is_drawn(self, suite: str, split: str) -> bool:
         """Return whether the run makes simulations of a gate or guard split with an unscripted agent."""

@@ -86,7 +86,7 @@ def store_run(
         notes += _write_headers(plan, run, worlds)
         if _has_drawn_simulations(run, draws):
             name = run.planned_suite.name
-            ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.store_account(name))
+            ledger.record_traces(name, plan.run_id, plan.suite_folder(name))
     has_saved_baselines = plan.saving is not None and bool(runs)
     for run, outcome in zip(runs, outcomes, strict=True) if plan.saving is not None else ():
         note, is_saved = _save_baseline(plan, run, outcome, ledger)

@@ -204,25 +204,15 @@ class ProjectLedger:
             _entry_maker(BaselineSave, suite=suite, baseline=version, replaces=replaces, run=run)
         )
 
-    def record_traces(
-        self, suite: str, run: str, folder: Path, account: tuple[str, str] | None = None
-    ) -> TracesEntry:
+    def record_traces(self, suite: str, run: str, folder: Path) -> TracesEntry:
         """Record the digest of a suite's traces in the folder of a run, so that later edits are detected.
-
-        Args:
-            suite, run: The suite, and the id of the run.
-            folder: The folder of the traces.
-            account: The draw of the store that the run used, and the head of the draw's account.
 
         Raises:
             OSError: the entry could not be written.
             ResultsError: the folder cannot be read.
         """
-        draw, head = account or (None, None)
         return self._ledger.append(
-            _entry_maker(
-                TracesEntry, suite=suite, run=run, digest=traces_digest(folder), draw=draw, account=head
-            )
+            _entry_maker(TracesEntry, suite=suite, run=run, digest=traces_digest(folder))
         )
 
 
