@@ -251,19 +251,3 @@ def test_an_edit_is_named_until_it_is_undone(kind: str, judged: Sequence) -> Non
     text = project.command("check").text + project.command("ledger").text
     assert not edit.is_named(text), text
     assert not edit.is_named(project.session("v1").done.text) or edit.run
-
-
-@pytest.mark.parametrize("days", [-400, 400])
-def test_a_clock_that_is_set_back_is_named(days: int, sessions: Sessions) -> None:
-    """One of two runs is dated in the future, or before its parent."""
-    with target(Coin({}, seed=1), sessions) as project:
-        project.measure_baseline()
-        for ahead in (0, days):
-            project.ahead = ahead * 86400.0
-            require_orderly(project.session("v1").done)
-        project.ahead = 0.0
-        text = project.command("ledger").text
-        # The next entry says that the date was wrong, and the ledger is sound again.
-        require_orderly(project.session("v1").done)
-        assert "in the future" not in project.command("ledger").text
-    assert ("in the future" in text) == (days > 0), text

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render_entry
-from pytest_trace2evolve.records.ledger import Access, DatedEntry, Entry, Root
+from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
+from pytest_trace2evolve.records.ledger import DatedEntry, Entry, Root
 from tests.ledger_helpers import ROOT, at, chained, judged, ledgers, seen
 from tests.patience import HANG_SECONDS
-
-NOW = at(days=30)
 
 
 def write(folder: Path, *entries: Entry) -> Path:
@@ -33,8 +31,8 @@ def write(folder: Path, *entries: Entry) -> Path:
     return folder
 
 
-def problems(folder: Path, now: datetime = NOW) -> list[str]:
-    return list(Ledger(folder).read(now).problems)
+def problems(folder: Path) -> list[str]:
+    return list(Ledger(folder).read().problems)
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def add(folder: Path, make: Callable[..., DatedEntry] = judged, **fields: Any) -
 
 
 def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[DatedEntry]) -> None:
-    history = Ledger(folder).read(NOW)
+    history = Ledger(folder).read()
     assert history.problems == ()
     assert history.entries_by_time == three
     assert history.heads == (three[-1].name,)
@@ -75,11 +73,6 @@ def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Pat
     ("change", "told"),
     [
         (lambda text: text.replace("promote", "discard"), "was edited or renamed: its content is that of "),
-        (
-            lambda text: text.replace('"v1"', '"v1",\n "id": "v1"'),
-            "was edited: its text differs from the original",
-        ),
-        (lambda text: text.replace("\n", " "), "was edited: its text differs from the original; restore it "),
         (
             lambda text: text.replace('"look": 1', '"look": null'),
             "is not a valid entry (evaluation: Value error, ",
@@ -126,45 +119,6 @@ def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[D
     assert len(problems(folder)) == 2
 
 
-def test_a_back_dated_entry_is_named(folder: Path, three: list[DatedEntry]) -> None:
-    late = judged(at(1, days=-3), name="v3", look=3, parents=(three[-1].name,))
-    write(folder, late)
-    (line,) = problems(folder)
-    dates = f"2026-11-17 10:01:00 UTC, not after its parent {three[-1].name} (2026-11-20 10:02:00 UTC)"
-    assert line == f"ledger/{late.name}.json: is dated {dates}; restore it from git"
-
-
-def test_an_entry_dated_in_the_future_is_named_beyond_what_clocks_differ_by(
-    folder: Path, three: list[DatedEntry]
-) -> None:
-    write(folder, seen(at(60), parents=(three[-1].name,)))
-    assert problems(folder, at(60) - CLOCK_TOLERANCE) == []
-    (line,) = problems(folder, at(60) - CLOCK_TOLERANCE - timedelta(seconds=1))
-    assert line.endswith(
-        "is dated 2026-11-20 11:00:00 UTC, in the future; correct the clock, or restore it from git"
-    )
-
-
-def test_a_copy_under_another_name_is_named(folder: Path, three: list[DatedEntry]) -> None:
-    text = render_entry(three[1])
-    for name in ("copy", "0" * 32):
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
-        assert problems(folder) == [
-            f"ledger/{name}.json: is a copy of entry {three[1].name} under a different name; remove it"
-        ]
-        (folder / f"{name}.json").unlink()
-    (folder / f"{three[1].name}.json").rename(folder / "moved.json")
-    assert len(problems(folder)) == 2
-
-
-def test_the_same_run_written_again_is_named(folder: Path, three: list[DatedEntry]) -> None:
-    again = judged(at(9), run=f"run of v1 at {at(1)}", parents=(three[-1].name,))
-    write(folder, again)
-    (line,) = problems(folder)
-    what = f"run run of v1 at {at(1)} on desk::heldout again after entry {three[1].name}"
-    assert line == f"ledger/{again.name}.json: records {what}; remove it"
-
-
 def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEntry]) -> None:
     root = Root(origin="another project")
     foreign = judged(at(5), name="v9", root=root.name)
@@ -174,7 +128,7 @@ def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEnt
     write(folder, root)
     told = f"is the root of a different ledger, but this project's root is {ROOT.name}; remove it"
     assert f"ledger/{root.name}.json: {told}" in problems(folder)
-    assert foreign not in Ledger(folder).read(NOW).entries_by_time
+    assert foreign not in Ledger(folder).read().entries_by_time
 
 
 def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
@@ -208,90 +162,30 @@ def test_entries_are_appended_one_after_the_other(folder: Path) -> None:
     assert first.at < second.at
 
 
-def test_an_entry_is_dated_after_its_parents_whatever_the_clock_says(folder: Path) -> None:
+def test_an_entry_is_dated_after_its_parents_unless_their_clock_is_far_ahead(folder: Path) -> None:
     ahead = add(folder, lambda moment, **fields: seen(moment + timedelta(minutes=3), **fields))
     late = add(folder)
     assert late.at == ahead.at + timedelta(microseconds=1)
-    assert problems(folder, ahead.at) == []
-
-
-@pytest.mark.parametrize("make", [seen, judged])
-def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., DatedEntry]) -> None:
-    """An entry dated years ahead is named until the next one is written, which is dated as it should be."""
-    now = datetime.now(UTC)
-    first = add(folder)
-    fast = add(folder, lambda moment, **fields: make(moment + timedelta(days=2_000), run="2", **fields))
-    (line,) = problems(folder, now)
-    assert "in the future; correct the clock" in line
-    later = add(folder, seen)
-    assert now <= later.at < now + timedelta(days=1)
-    assert (later.parents, later.ahead) == ((fast.name,), (fast.name,))
-    after = add(folder, name="v3", look=3, run="3")
-    assert (after.parents, after.ahead) == ((later.name,), ())
-    assert problems(folder, datetime.now(UTC)) == []
-    assert problems(folder, now + timedelta(days=3_000)) == [], "nor does it when that date has come"
-    history = Ledger(folder).read()
-    assert history.heads == (after.name,)
-    assert {entry.name for entry in history.entries.values()} == {
-        one.name for one in (first, fast, later, after)
-    }
-
-
-def test_all_entries_of_a_run_with_a_fast_clock_harm_no_later_entry(folder: Path) -> None:
-    write(folder)
-    first = last = add(folder)
-    for days in (2_000, 2_001, 2_002):
-        moment = first.at + timedelta(days=days)
-        last = seen(moment, run="2", root=first.root, parents=(last.name,))
-        write(folder, last)
-    assert len(problems(folder, datetime.now(UTC))) == 3
-    add(folder, name="v2", look=2, run="3")
-    history = Ledger(folder).read()
-    assert history.problems == ()
-    looks = [entry for entry in history.entries_by_time if isinstance(entry, Access)]
-    assert {entry.first_day for entry in looks} == {first.at.date()}
-
-
-def test_a_slow_clock_says_nothing_of_other_runs(folder: Path) -> None:
-    write(folder)
-    first, second = (add(folder, seen, run=run) for run in ("1", "2"))
-    moment = first.at - timedelta(days=2_000)
-    write(
-        folder,
-        judged(moment, root=first.root, parents=(second.name,), ahead=(second.name,), name="v3", run="3"),
-    )
-    known = Ledger(folder).read().entries
-    assert known[first.name].earliest is None
-    assert known[second.name].earliest == first.at
-
-
-def test_a_look_with_a_fast_clock_counts_from_the_entry_before_it(folder: Path) -> None:
-    """Else a clock set ahead would let a candidate that is written after a look pass for older than it."""
-    first = add(folder)
     fast = add(folder, lambda moment, **fields: seen(moment + timedelta(days=2_000), **fields))
-    assert isinstance(fast, Access)
-    assert fast.first_day == (first.at + timedelta(days=2_000)).date()
-    add(folder, name="v2", look=2, run="2")
-    read = Ledger(folder).read().entries[fast.name]
-    assert isinstance(read, Access)
-    assert read.first_day == first.at.date()
+    later = add(folder, name="v2", look=2, run="2")
+    assert later.parents == (fast.name,)
+    assert later.at < late.at + timedelta(days=1)
+    assert problems(folder) == []
 
 
-def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(
-    folder: Path, three: list[DatedEntry]
-) -> None:
-    write(folder, seen(at(60), parents=(three[-1].name,)))
-    excuse = judged(at(3), name="v3", look=3, parents=(three[-1].name,), ahead=("0" * 32,))
-    write(folder, excuse)
-    (line,) = problems(folder, at(10))
-    assert "in the future" in line
+def test_an_entry_of_an_earlier_version_that_lists_wrong_dates_is_read(folder: Path) -> None:
+    fast = seen(at(days=2_000))
+    after = judged(at(3), parents=(fast.name,), ahead=(fast.name,))
+    write(folder, fast, after)
+    assert problems(folder) == []
+    assert Ledger(folder).read().entries[after.name] == after
 
 
 def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[DatedEntry]) -> None:
     (folder / f"{three[0].name}.json").unlink()
     entry = add(folder, name="v3", look=3)
     assert entry.parents == (three[-1].name,)
-    assert len(problems(folder, entry.at)) == 1
+    assert len(problems(folder)) == 1
 
 
 def append_five(folder: Path, writer: int, has_locks: bool) -> None:
@@ -416,25 +310,12 @@ LAW = settings(max_examples=25)
 @given(ledgers())
 def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[DatedEntry]) -> None:
     with written(entries) as folder:
-        history = Ledger(folder).read(NOW)
+        history = Ledger(folder).read()
         assert history.problems == ()
         assert sorted(entry.name for entry in history.entries_by_time) == sorted(
             entry.name for entry in entries
         )
         assert [entry.at for entry in history.entries_by_time] == sorted(entry.at for entry in entries)
-
-
-@LAW
-@given(ledgers(), st.data())
-def test_any_edited_sign_is_found(entries: list[DatedEntry], data: st.DataObject) -> None:
-    with written(entries) as folder:
-        victim = data.draw(st.sampled_from([ROOT, *entries]))
-        path = folder / f"{victim.name}.json"
-        text = path.read_text(encoding="utf-8")
-        place = data.draw(st.integers(0, len(text) - 1))
-        sign = data.draw(st.sampled_from('0aZ" ,{}\n').filter(lambda one: one != text[place]))
-        path.write_text(text[:place] + sign + text[place + 1 :], encoding="utf-8")
-        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
 
 
 @LAW

@@ -1,7 +1,7 @@
 """The ledger: a folder with one small file per entry, which has its digest as name and lists its parents.
 
-Reading verifies every file, so entries that were edited, removed, backdated or copied in are reported. Files
-never change, so two branches that both added entries merge without conflict. The next entry names both heads.
+Reading reports entries that are damaged, and missing entries that a later one names. Files never change, so
+two branches that both added entries merge without conflict. The next entry names both heads.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from pytest_trace2evolve.utils.reading import (
 )
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""The maximum lead of a different machine's clock. Entries dated later count as dated in the future."""
+"""The maximum lead of a different machine's clock. An entry is dated after its parents up to this lead."""
 
 _RESTORE = "restore it from git"
 
@@ -84,16 +84,12 @@ class Ledger:
 
     folder: Path
 
-    def read(self, now: datetime | None = None) -> History:
-        """Read and verify the whole folder. A damaged ledger is read too, and its problems are returned.
-
-        Args:
-            now: The current time. Entries dated more than `CLOCK_TOLERANCE` after it are reported.
-        """
+    def read(self) -> History:
+        """Read and verify the whole folder. A damaged ledger is read too, and its problems are returned."""
         try:
             while True:
                 names = self._entry_names()
-                history = self._verify(names, now or datetime.now(UTC))
+                history = self._verify(names)
                 # While a process writes, a child may become visible before its parent.
                 if not history.problems or self._entry_names() == names:
                     return history
@@ -140,12 +136,12 @@ class Ledger:
             return set()
         return {file.removesuffix(".json") for file in files if file.endswith(".json") and file[0] != "."}
 
-    def _verify(self, names: set[str], now: datetime) -> History:
+    def _verify(self, names: set[str]) -> History:
         valid_entries: dict[str, AnyEntry] = {}
         parse_problems: dict[str, str] = {}
         for name in sorted(names):
             try:
-                valid_entries[name] = _parse_entry(self.folder / f"{name}.json", names)
+                valid_entries[name] = _parse_entry(self.folder / f"{name}.json")
             except ValueError as error:
                 parse_problems[name] = str(error)
         roots = {name: entry for name, entry in valid_entries.items() if isinstance(entry, Root)}
@@ -153,12 +149,8 @@ class Ledger:
             name: entry for name, entry in valid_entries.items() if isinstance(entry, DatedEntry)
         }
         root = self._find_own_root(roots, Counter(entry.root for entry in dated_entries.values()))
-        problems = parse_problems | _find_problems(
-            dated_entries, roots.keys(), root, names, now + CLOCK_TOLERANCE
-        )
+        problems = parse_problems | _find_problems(dated_entries, roots.keys(), root, names)
         entries = {name: entry for name, entry in dated_entries.items() if entry.root == root}
-        for name, earliest in _earliest_times(entries).items():
-            entries[name] = entries[name].model_copy(update={"earliest": earliest})
         damaged_digests = {name: self._file_digest(name) for name in sorted(problems)}
         for entry in entries.values():
             if isinstance(entry, Repair):
@@ -196,17 +188,12 @@ class Ledger:
             history = self.read()
             root = history.root or self._write_root()
             parents = history.heads or (root,)
-            parent_times = {name: history.entries[name].at for name in parents if name in history.entries}
             now = datetime.now(UTC)
-            # An entry is dated after its parents, even if their machine's clock is a little ahead. Parents
-            # dated much later are listed in `ahead` instead, so that their wrong date does not spread.
-            ahead = tuple(name for name, at in parent_times.items() if at > now + CLOCK_TOLERANCE)
-            min_times = [
-                at + timedelta(microseconds=1) for name, at in parent_times.items() if name not in ahead
-            ]
+            parent_times = (history.entries[name].at for name in parents if name in history.entries)
+            # An entry is dated after its parents, even if their machine's clock is a little ahead. If that
+            # clock is far ahead, its wrong date does not spread.
+            min_times = [at + timedelta(microseconds=1) for at in parent_times if at <= now + CLOCK_TOLERANCE]
             entry = make(root, parents, max([now, *min_times]))
-            if ahead:
-                entry = entry.model_copy(update={"ahead": ahead})
             try:
                 write_atomic(self.folder / f"{entry.name}.json", render_entry(entry), exclusive=True)
             except FileExistsError:
@@ -225,7 +212,7 @@ def render_entry(entry: Entry) -> str:
     return pydantic_core.to_json(dict(sorted(entry.to_json().items())), indent=1).decode("utf-8") + "\n"
 
 
-def _parse_entry(path: Path, names: Collection[str]) -> AnyEntry:
+def _parse_entry(path: Path) -> AnyEntry:
     """Parse an entry's file. Raises a ValueError with the remedy if it is not a valid, unchanged entry."""
     try:
         text = load_text(path, MAX_RECORD_BYTES)
@@ -243,11 +230,7 @@ def _parse_entry(path: Path, names: Collection[str]) -> AnyEntry:
     except ValidationError as error:
         raise ValueError(f"is not a valid entry ({first_problem(error)}); {_RESTORE}") from None
     if entry.name != path.stem:
-        if entry.name in names:
-            raise ValueError(f"is a copy of entry {entry.name} under a different name; remove it")
         raise ValueError(f"was edited or renamed: its content is that of {entry.name}; {_RESTORE}")
-    if text.replace("\r\n", "\n") != render_entry(entry):
-        raise ValueError(f"was edited: its text differs from the original; {_RESTORE}")
     return entry
 
 
@@ -256,7 +239,6 @@ def _find_problems(
     roots: Collection[str],
     root: str | None,
     names: Collection[str],
-    max_time: datetime,
 ) -> dict[str, str]:
     """Find problems among entries whose own files are valid: at most one per entry, by its name.
 
@@ -264,7 +246,6 @@ def _find_problems(
         roots: The names of all roots in the folder.
         root: The name of this project's root.
         names: The names of all files, including damaged files, which are reported already.
-        max_time: The time after which an entry counts as dated in the future.
     """
     problems: dict[str, str] = {}
     for name in roots:
@@ -278,75 +259,10 @@ def _find_problems(
         problems[name] = (
             f"belongs to the ledger of root {other_root}, but this project's root is {root}; remove it"
         )
-    # Wrong dates do no more harm once an entry from a machine with the right time lists them as `ahead`.
-    earliest_times = _earliest_times(own_entries)
     for name, entry in sorted(own_entries.items()):
-        for parent in sorted({entry.root, *entry.parents}):
-            if parent not in names:
-                problems[parent] = f"was deleted, but entry {name} names it; {_RESTORE}"
-            elif parent in own_entries and own_entries[parent].at >= entry.at and parent not in entry.ahead:
-                dates = (
-                    f"{_format_utc(entry.at)}, not after its parent {parent} "
-                    f"({_format_utc(own_entries[parent].at)})"
-                )
-                problems.setdefault(name, f"is dated {dates}; {_RESTORE}")
-        if entry.at > max_time and name not in earliest_times:
-            problems.setdefault(
-                name, f"is dated {_format_utc(entry.at)}, in the future; correct the clock, or {_RESTORE}"
-            )
-    return problems | _find_duplicates(own_entries, problems)
-
-
-def _earliest_times(entries: Mapping[str, DatedEntry]) -> dict[str, datetime]:
-    """The entries dated after a later entry, with the earliest time at which each can have been written.
-
-    The `ahead` field of a later entry lists them among its parents. Earlier entries of the same run have the
-    same wrong clock and count too.
-    """
-    wrongly_dated: set[str] = set()
-    for entry in entries.values():
-        reached: set[str] = set()
-        stack = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
-        while stack:
-            name = stack.pop()
-            reached.add(name)
-            run = getattr(entries[name], "run", None)
-            stack += [
-                parent
-                for parent in {*entries[name].parents} - reached
-                if parent in entries
-                and entries[parent].at > entry.at
-                and run is not None
-                and getattr(entries[parent], "run", None) == run
-            ]
-        wrongly_dated |= reached
-    earliest: dict[str, datetime] = {}
-    for name in sorted(wrongly_dated, key=lambda name: (entries[name].at, name)):
-        parents = [parent for parent in entries[name].parents if parent in entries]
-        earliest[name] = max(
-            (earliest.get(parent, entries[parent].at) for parent in parents),
-            default=datetime.min.replace(tzinfo=UTC),
-        )
-    return earliest
-
-
-def _find_duplicates(entries: Mapping[str, DatedEntry], problem_names: Collection[str]) -> dict[str, str]:
-    """Find evaluations of a run's split that an earlier entry already records, with the problem of each."""
-    first_names: dict[tuple[str, str, str], str] = {}
-    problems: dict[str, str] = {}
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
-        if not isinstance(entry, Evaluation):
-            continue
-        key = (entry.run, entry.suite, entry.split)
-        if key in first_names and name not in problem_names:
-            location = f"run {entry.run} on {entry.suite}::{entry.split}"
-            problems[name] = f"records {location} again after entry {first_names[key]}; remove it"
-        first_names.setdefault(key, name)
+        for parent in {entry.root, *entry.parents} - {*names}:
+            problems[parent] = f"was deleted, but entry {name} names it; {_RESTORE}"
     return problems
-
-
-def _format_utc(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _repository_digest(folder: Path) -> str | None:

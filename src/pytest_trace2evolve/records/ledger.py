@@ -65,17 +65,13 @@ class DatedEntry(Entry):
         root: The name of the ledger's root.
         parents: The names of the entries that no other entry named when this entry was written, sorted.
         at: The time when the entry was written, in UTC.
-        ahead: Parents that are dated well after this entry, because the clock of their machine or of this
-            entry's machine was wrong.
-        earliest: The earliest time at which this entry can have been written, if a later entry lists it as
-            `ahead`. Derived when the ledger is read, and not part of the entry's file.
+        ahead: Parents that are dated well after this entry, because of a wrong clock; in older files.
     """
 
     root: EntryName
     parents: tuple[EntryName, ...] = Field(min_length=1)
     at: UtcTime
     ahead: tuple[EntryName, ...] = ()
-    earliest: UtcTime | None = Field(default=None, exclude=True)
 
     def to_json(self) -> dict[str, Any]:
         """The entry's content as its file holds it; `ahead` is left out if it is empty."""
@@ -114,8 +110,7 @@ class Access(DatedEntry):
     @property
     def first_day(self) -> date:
         """The earliest possible day of the access; a candidate frozen on that day may have changed later."""
-        days = [self.day, self.at.date()]
-        return min(days if self.earliest is None else [*days, self.earliest.date()])
+        return min(self.day, self.at.date())
 
 
 class ContentVersion(Record):

@@ -60,10 +60,10 @@ class ProjectLedger:
         damaged_entries: The entries that have a problem; see `History`.
     """
 
-    def __init__(self, project: Project, now: datetime | None = None) -> None:
+    def __init__(self, project: Project) -> None:
         self._project = project
         self._ledger = Ledger(project.ledger_folder)
-        history = self._ledger.read(now)
+        history = self._ledger.read()
         self.entries: Sequence[DatedEntry] = history.entries_by_time
         self.root = history.root
         self.damaged_entries = history.damaged_digests
