@@ -1,15 +1,45 @@
-"""The part of GitHub's API that comments take, on loopback."""
+"""The part of GitHub's API that comments take, on loopback, and a `gh` that calls it."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 LIMIT = 65_536
 REPOSITORY = "acme/agents"
 Answer = tuple[int, Any, dict[str, str]]
+
+GH = """#!{python}
+import json, os, sys, urllib.error, urllib.request
+
+def call(path):
+    data = sys.stdin.buffer.read() if "--input" in sys.argv else None
+    headers = {{"authorization": "token " + os.environ["GH_TOKEN"]}}
+    url = "{url}/" + path
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=sys.argv[3])) as answer:
+        return answer.read().decode()
+
+assert sys.argv[1:3] == ["api", "--method"], sys.argv
+path = sys.argv[-1]
+try:
+    if "--paginate" not in sys.argv or "per_page" not in path:
+        print(call(path))
+    else:
+        page, size = 1, 100
+        while size == 100:
+            text = call(path + "&page=" + str(page))
+            print(text, end="")
+            page, size = page + 1, len(json.loads(text))
+except urllib.error.HTTPError as error:
+    text = error.read().decode()
+    print(text)
+    sys.exit("gh: " + json.loads(text)["message"] + " (HTTP " + str(error.code) + ")")
+"""
+"""A program that calls the fake as `gh api` calls GitHub (gh 2.23)."""
 
 
 class FakeGitHub:
@@ -57,8 +87,14 @@ class FakeGitHub:
 
     @property
     def url(self) -> str:
-        """What GITHUB_API_URL would hold."""
         return f"http://127.0.0.1:{self._server.server_port}"
+
+    def install(self, folder: Path) -> Path:
+        """Write a `gh` that calls this server into a folder for the PATH, and return the folder."""
+        folder.mkdir(exist_ok=True)
+        (folder / "gh").write_text(GH.format(python=sys.executable, url=self.url), encoding="utf-8")
+        (folder / "gh").chmod(0o755)
+        return folder
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -93,15 +129,13 @@ class FakeGitHub:
                 size, page = int(query["per_page"][0]), int(query["page"][0])
                 return 200, self.comments.get(int(number), [])[(page - 1) * size : page * size], {}
             case "POST", ["issues", number, "comments"]:
-                if len(body["body"]) > LIMIT:
-                    return too_long()
+                assert len(body["body"]) <= LIMIT
                 return 201, self.add(int(number), body["body"], self.login or "github-actions[bot]"), {}
             case "PATCH", ["issues", "comments", wanted]:
                 (found,) = (
                     one for some in self.comments.values() for one in some if str(one["id"]) == wanted
                 )
-                if len(body["body"]) > LIMIT:
-                    return too_long()
+                assert len(body["body"]) <= LIMIT
                 found["body"] = body["body"]
                 return 200, found, {}
         return refusal(404)
@@ -112,9 +146,3 @@ def refusal(status: int, message: str = "", **headers: str) -> Answer:
     texts = {403: "Resource not accessible by integration", 404: "Not Found", 500: "Server Error"}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return status, {"message": message or texts.get(status, "")}, named
-
-
-def too_long() -> Answer:
-    """What GitHub says to a comment that is too long."""
-    error = {"resource": "IssueComment", "message": "body is too long (maximum is 65536 characters)"}
-    return 422, {"message": "Validation Failed", "errors": [error]}, {}

@@ -1,16 +1,15 @@
-"""`trace2evolve comment` against a server that plays GitHub's API."""
+"""`trace2evolve comment` with a `gh` that calls a server, which plays GitHub's API."""
 
-import time
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.errors import GitHubError
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunSummary, SuiteSummary, Verdict
-from pytest_trace2evolve.report.github_comment import GitHub, marker
-from tests.fake_github import REPOSITORY, Answer, FakeGitHub, refusal, too_long
+from pytest_trace2evolve.report.github_comment import marker
+from tests.fake_github import REPOSITORY, FakeGitHub, refusal
 from tests.hostile import HOSTILE, alive
 
 TOKEN = "ghs_planted0123456789"
@@ -30,13 +29,12 @@ MARK = "<!-- trace2evolve: desk -->"
 
 
 @pytest.fixture
-def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
+def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
     """GitHub, and the surroundings of a job that may write to it."""
     with FakeGitHub() as fake:
-        monkeypatch.setenv("GITHUB_API_URL", fake.url)
+        monkeypatch.setenv("PATH", f"{fake.install(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
         monkeypatch.setenv("GITHUB_REPOSITORY", REPOSITORY)
-        monkeypatch.setattr(time, "sleep", lambda _: None)
         yield fake
 
 
@@ -63,7 +61,7 @@ def test_a_comment_is_made_once_and_renewed_then(
     made, renewed = capsys.readouterr().out.splitlines()
     assert made == f"comment created: {comment['html_url']}"
     assert renewed == f"comment updated: {comment['html_url']}"
-    assert github.tokens == {f"Bearer {TOKEN}"}
+    assert github.tokens == {f"token {TOKEN}"}
 
 
 def test_the_comment_is_found_on_any_page(github: FakeGitHub, file: str) -> None:
@@ -103,6 +101,17 @@ def test_an_author_can_be_named(github: FakeGitHub, file: str) -> None:
     assert ("GET", "/user") not in github.requests
 
 
+def test_a_missing_program_is_named(
+    github: FakeGitHub, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["comment", file, "--pr", "7"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "trace2evolve: gh is not installed; install it, since it posts the comment\n"
+    )
+
+
 def test_two_keys_are_two_comments(github: FakeGitHub, file: str) -> None:
     for key in ("one", "two", "one"):
         assert main(["comment", file, "--pr", "7", "--key", key]) == 0
@@ -118,96 +127,12 @@ def test_a_token_that_may_not_write_is_told(
     assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
     printed = capsys.readouterr()
     refused, told = printed.err.splitlines()
-    assert refused.startswith(
-        f"trace2evolve: GitHub rejects POST /repos/acme/agents/issues/7/comments: {status}"
-    )
-    assert told.startswith("trace2evolve: no comment: GitHub rejects POST ")
+    assert refused.startswith("trace2evolve: POST /repos/acme/agents/issues/7/comments failed: gh: ")
+    assert refused.endswith(f" (HTTP {status})")
+    assert told.startswith("trace2evolve: no comment: POST /repos/")
     assert told.endswith("; see the job's summary instead")
     assert printed.out == ""
     assert len([one for one in github.requests if one[0] == "POST"]) == 2
-
-
-@pytest.mark.parametrize(
-    "busy",
-    [
-        refusal(500),
-        refusal(503),
-        (502, b"<html>bad gateway</html>", {}),
-        refusal(429, "Too many requests", retry_after="1"),
-        refusal(403, "You have exceeded a secondary rate limit."),
-        refusal(403, "API rate limit exceeded", x_ratelimit_remaining="0", x_ratelimit_reset="1"),
-        (200, b"{", {}),
-    ],
-)
-def test_a_busy_server_is_asked_again(github: FakeGitHub, file: str, busy: Answer) -> None:
-    answers = iter([busy, busy])
-    github.plan = lambda method, path: next(answers, None) if "comments" in path else None
-    assert main(["comment", file, "--pr", "7"]) == 0
-    assert len(github.comments[7]) == 1
-
-
-def test_a_comment_whose_answer_was_lost_is_not_made_twice(github: FakeGitHub, file: str) -> None:
-    def plan(method: str, path: str) -> Answer | None:
-        if method == "POST" and not github.comments:
-            github.add(7, f"{MARK}\nmade, and its answer lost")
-            return refusal(502)
-        return None
-
-    github.plan = plan
-    assert main(["comment", file, "--pr", "7"]) == 0
-    (comment,) = github.comments[7]
-    assert "Discard" in comment["body"]
-
-
-def test_a_server_that_stays_away_is_given_up(
-    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    github.plan = lambda method, path: refusal(500)
-    assert main(["comment", file, "--pr", "7"]) == 2
-    assert capsys.readouterr().err == "trace2evolve: GitHub did not answer in 5 tries: 500 Server Error\n"
-    github.plan = lambda method, path: refusal(429, "Later", retry_after="3600")
-    assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
-    assert "in 1 tries, and asks to wait 3600 seconds: 429 Later" in capsys.readouterr().err
-
-
-def test_no_connection_is_told_after_growing_pauses() -> None:
-    with FakeGitHub() as gone:
-        url = gone.url
-    pauses: list[float] = []
-    github = GitHub(REPOSITORY, TOKEN, api_url=url, sleep=pauses.append)
-    with pytest.raises(GitHubError, match="did not answer in 5 tries: ConnectError"):
-        github.pull_request("a:b", SHA)
-    assert pauses == [1.0, 2.0, 4.0, 8.0]
-
-
-def test_a_comment_that_is_too_long_is_made_shorter(github: FakeGitHub, tmp_path: Path) -> None:
-    tasks = tuple(f"a task with quite a long name {number}" for number in range(100))
-    verdict = VERDICT.model_copy(update={"fixed": tasks})
-    suites = tuple(SuiteSummary(name=f"s{number}", verdicts=(verdict,)) for number in range(30))
-    long = SUMMARY.model_copy(update={"suites": suites})
-    path = tmp_path / "long.json"
-    path.write_text(long.model_dump_json(), encoding="utf-8")
-    sizes: list[int] = []
-
-    def plan(method: str, path: str) -> Answer | None:
-        if method == "POST" and len(sizes) < 2:
-            sizes.append(1)
-            return too_long()
-        return None
-
-    github.plan = plan
-    assert main(["comment", str(path), "--pr", "7", "--key", "long"]) == 0
-    (comment,) = github.comments[7]
-    assert len(comment["body"].encode()) <= 65_536 // 4
-    assert "## ❌ Discard" in comment["body"]
-
-
-def test_a_comment_that_is_always_too_long_is_given_up(
-    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    github.plan = lambda method, path: too_long() if method == "POST" else None
-    assert main(["comment", file, "--pr", "7"]) == 2
-    assert "GitHub rejects a comment of 8192 bytes as too long" in capsys.readouterr().err
 
 
 def test_a_forks_pull_request_is_found_by_branch_and_commit(

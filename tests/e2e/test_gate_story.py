@@ -218,7 +218,9 @@ def test_the_written_workflow_gates_a_pull_request_in_a_fresh_clone(team: Reposi
     }
     environment = {"GITHUB_REPOSITORY": "acme/agents", "GIT_CONFIG_GLOBAL": os.devnull}
     with FakeGitHub() as github:
-        statuses = run_workflow(clone, temp, event, {**environment, "GITHUB_API_URL": github.url})
+        folders = (github.install(tmp_path / "bin"), Path(sys.executable).parent, os.environ["PATH"])
+        environment["PATH"] = os.pathsep.join(map(str, folders))
+        statuses = run_workflow(clone, temp, event, environment)
         assert statuses == {"check": 0, "gate": 1, "comment": 0}
         (comment,) = github.comments[7]
         assert "❌ Discard: " in comment["body"]
@@ -226,7 +228,7 @@ def test_the_written_workflow_gates_a_pull_request_in_a_fresh_clone(team: Reposi
         # The ledger, which the cache keeps, holds the verdict: the second attempt repeats the test.
         again = tmp_path / "again"
         again.mkdir()
-        statuses = run_workflow(clone, again, event, {**environment, "GITHUB_API_URL": github.url})
+        statuses = run_workflow(clone, again, event, environment)
         assert statuses == {"check": 0, "gate": 1, "comment": 0}
         (comment,) = github.comments[7]
     for name in ("summary.json", "summary.md", "junit.xml", "run/verdict.json"):

@@ -206,7 +206,7 @@ MAX_SUMMARIES = 20
 
 def comment(options: argparse.Namespace) -> int:
     """Post reports as comments on a pull request, or update these comments."""
-    from pytest_trace2evolve.report.github_comment import API_URL, GitHub, post_summary
+    from pytest_trace2evolve.report.github_comment import GitHub, post_summary
     from pytest_trace2evolve.report.summary import read_summary
 
     if options.head and not options.sha:
@@ -228,7 +228,7 @@ def comment(options: argparse.Namespace) -> int:
                     f"{TOKEN_VAR} is not set; set it to a token that can write to pull requests"
                 )
             posted_comment = post_summary(
-                GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL),
+                GitHub(repository, token),
                 summary,
                 pull_request=options.pr and int(options.pr),
                 branch=options.head,

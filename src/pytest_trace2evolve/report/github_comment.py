@@ -1,12 +1,12 @@
-"""Create or update the comment of a pull request through GitHub's REST API."""
+"""Create or update the comment of a pull request through `gh`, the command line of GitHub."""
 
+import json
+import os
 import re
-import time
-from collections.abc import Callable, Iterator
+import subprocess
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from pytest_trace2evolve.errors import ConfigError, GitHubError
 from pytest_trace2evolve.records.verdict import RunSummary
@@ -14,25 +14,11 @@ from pytest_trace2evolve.report.github import MAX_COMMENT_BYTES, run_markdown
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.secrets import Secrets
 
-if TYPE_CHECKING:
-    import httpx2
-
-T = TypeVar("T")
-
-API_URL = "https://api.github.com"
 ACTIONS_AUTHOR = "github-actions[bot]"
 """The author of comments written with the token of a GitHub job."""
 
-MAX_TRIES = 5
-MAX_PAUSE_SECONDS = 60.0
-"""The maximum pause between tries. If GitHub asks for a longer one, posting the comment fails."""
-
-MAX_PAGES = 100
-COMMENTS_PER_PAGE = 100
-"""The maximum number of comments that GitHub returns per page."""
-
-MAX_ANSWER_BYTES = 64 << 20
-"""Enough for a page of a hundred escaped comments of up to 65,536 characters."""
+TIMEOUT = 60.0
+"""Seconds for one call of `gh`."""
 
 MAX_KEY_LENGTH = 100
 """The maximum length of a key in a marker, in characters. A longer key is replaced by its digest."""
@@ -43,18 +29,6 @@ _UNTRUSTED_NOTE = (
 )
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
-
-
-class _RetryError(Exception):
-    """A failed request that may succeed later; `pause` is the pause in seconds that GitHub asks for."""
-
-    def __init__(self, message: str, pause: float | None = None) -> None:
-        super().__init__(message)
-        self.pause = pause
-
-
-class _TooLongError(Exception):
-    """GitHub rejected a comment because it is too long."""
 
 
 @dataclass(frozen=True)
@@ -73,48 +47,23 @@ def marker(key: str) -> str:
 
 
 class GitHub:
-    """A client for the part of GitHub's API that posts a comment.
+    """The part of GitHub's API that posts a comment, called through `gh api`.
 
     Args:
         repository: `owner/name`.
         token: The token that authorizes requests. It never appears in messages.
-        api_url: The URL of the API.
-        sleep: The function that waits between tries; None uses `time.sleep`.
-        timeout: Seconds for one request with its complete response.
 
-    Requests raise GitHubError if GitHub rejects them or does not answer in several tries.
+    Requests raise GitHubError if `gh` is not installed, does not end in time, or fails.
     """
 
-    def __init__(
-        self,
-        repository: str,
-        token: str,
-        *,
-        api_url: str = API_URL,
-        sleep: Callable[[float], None] | None = None,
-        timeout: float = 30.0,
-    ) -> None:
-        from pytest_trace2evolve.utils.http import bounded_client, tls_context
-
+    def __init__(self, repository: str, token: str) -> None:
         if not _REPOSITORY.fullmatch(repository):
             raise ConfigError(f"--repo {repository!r} is not OWNER/NAME")
         self._repository = repository
         self._secrets = Secrets([token])
-        self._sleep = sleep or time.sleep
-        self._timeout = timeout
-        self._client = partial(
-            bounded_client,
-            MAX_ANSWER_BYTES,
-            base_url=api_url.rstrip("/"),
-            timeout=timeout,
-            verify=tls_context(),
-            headers={
-                "accept": "application/vnd.github+json",
-                "authorization": f"Bearer {token}",
-                "user-agent": "pytest-trace2evolve",
-                "x-github-api-version": "2022-11-28",
-            },
-        )
+        self._environment = {**os.environ, "GH_TOKEN": token, "GH_ENTERPRISE_TOKEN": token}
+        if host := urlsplit(os.environ.get("GITHUB_SERVER_URL", "")).netloc:
+            self._environment["GH_HOST"] = host
 
     def pull_request(self, head: str, sha: str) -> int | None:
         """Return the number of the open pull request for a branch at a commit; None if there is none.
@@ -123,121 +72,79 @@ class GitHub:
             head: The branch, as `owner:branch`.
             sha: The commit.
         """
-        path = f"/repos/{self._repository}/pulls"
-        pulls = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
-        for pull in _dict_items(pulls):
+        query = urlencode({"head": head, "state": "open"})
+        for pull in self._call("GET", f"repos/{self._repository}/pulls?{query}"):
             pull_head = pull.get("head")
             if isinstance(pull_head, dict) and (pull_head.get("label"), pull_head.get("sha")) == (head, sha):
                 return int(pull["number"])
         return None
 
-    def post(
-        self,
-        number: int,
-        marker_line: str,
-        render: Callable[[int], str],
-        *,
-        max_bytes: int,
-        author: str | None = None,
-    ) -> PostedComment:
+    def post(self, number: int, marker_line: str, body: str, author: str | None = None) -> PostedComment:
         """Update the comment with this marker on a pull request, or create it.
 
         Args:
             number: The pull request's number.
             marker_line: The first line of the comment, which identifies it.
-            render: Returns the text of the comment, with the marker, in at most the given number of bytes.
-            max_bytes: The first limit; halved up to three times if GitHub rejects the text as too long.
+            body: The text of the comment, with the marker.
             author: The author of the comment that is updated; None means the token's owner.
         """
-        author = author or self._retry(self._token_owner)
-        for divisor in (1, 2, 4, 8):
-            body = render(max_bytes // divisor)
-            try:
-                # Each try searches again, so that a lost response does not create a second comment.
-                return self._retry(partial(self._update, number, marker_line, body, author))
-            except _TooLongError:
-                continue
-        raise GitHubError(f"GitHub rejects a comment of {max_bytes // 8} bytes as too long")
-
-    def _update(self, number: int, marker_line: str, body: str, author: str) -> PostedComment:
-        issues = f"/repos/{self._repository}/issues"
-        for comment in self._comments(f"{issues}/{number}/comments"):
+        author = author or self._token_owner()
+        issues = f"repos/{self._repository}/issues"
+        for comment in self._call("GET", f"{issues}/{number}/comments?per_page=100"):
             user = comment.get("user")
             is_own = isinstance(user, dict) and user.get("login") == author
             if is_own and str(comment.get("body") or "").startswith(marker_line):
                 path = f"{issues}/comments/{int(comment['id'])}"
-                return PostedComment(
-                    _comment_url(self._request("PATCH", path, json={"body": body})), is_new=False
-                )
-        created_comment = self._request("POST", f"{issues}/{number}/comments", json={"body": body})
-        return PostedComment(_comment_url(created_comment), is_new=True)
-
-    def _comments(self, path: str) -> Iterator[dict[str, Any]]:
-        for page in range(1, MAX_PAGES + 1):
-            comments = self._request("GET", path, params={"per_page": COMMENTS_PER_PAGE, "page": page})
-            yield from _dict_items(comments)
-            if not isinstance(comments, list) or len(comments) < COMMENTS_PER_PAGE:
-                return
-        max_comments = MAX_PAGES * COMMENTS_PER_PAGE
-        raise GitHubError(
-            f"GitHub lists more than {max_comments:,} comments on this pull request; delete some of them"
-        )
+                return PostedComment(_url(self._call("PATCH", path, body)), is_new=False)
+        return PostedComment(_url(self._call("POST", f"{issues}/{number}/comments", body)), is_new=True)
 
     def _token_owner(self) -> str:
         try:
-            user = self._request("GET", "/user")
+            (user,) = self._call("GET", "user")
         except GitHubError:  # the token of a job may not read its owner
             return ACTIONS_AUTHOR
-        login = user.get("login") if isinstance(user, dict) else None
-        return login if isinstance(login, str) else ACTIONS_AUTHOR
+        return str(user.get("login") or ACTIONS_AUTHOR)
 
-    def _retry(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt`, retry it with increasing delays, and return its result."""
-        for attempt_number in range(1, MAX_TRIES + 1):
-            try:
-                return attempt()
-            except _RetryError as error:
-                pause = error.pause if error.pause is not None else 2.0 ** (attempt_number - 1)
-                if attempt_number == MAX_TRIES or pause > MAX_PAUSE_SECONDS:
-                    pause_text = (
-                        f", and asks to wait {pause:.0f} seconds" if pause > MAX_PAUSE_SECONDS else ""
-                    )
-                    message = self._secrets.remove_from(
-                        f"GitHub did not answer in {attempt_number} tries{pause_text}: {error}"
-                    )
-                    raise GitHubError(message) from None
-                self._sleep(pause)
-        raise AssertionError("the loop returns or raises")
-
-    def _request(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send a request, and return the JSON of its response."""
-        import httpx2
-
-        from pytest_trace2evolve.utils.http import run_with_timeout
-
-        async def send() -> httpx2.Response:
-            async with self._client() as client:
-                return await client.request(method, path, **arguments)
-
+    def _call(self, method: str, path: str, body: str | None = None) -> list[dict[str, Any]]:
+        """Call `gh api`, and return the objects of its answer, of all pages."""
+        options = ["--paginate"] if body is None else ["--input", "-"]
         try:
-            response = run_with_timeout(self._timeout, send)
-        except TimeoutError:
-            raise _RetryError(f"no complete response within {self._timeout:g} seconds") from None
-        except httpx2.HTTPError as error:
-            raise _RetryError(f"{type(error).__name__}: {error}") from None
-        if response.is_success:
-            try:
-                return response.json()
-            except (ValueError, RecursionError):
-                raise _RetryError("the response is not JSON") from None
-        reason = _error_reason(response)
-        if response.status_code >= 500 or response.status_code == 429 or _is_rate_limit(response, reason):
-            raise _RetryError(f"{response.status_code} {reason}", _requested_pause(response))
-        if response.status_code == 422 and method in ("POST", "PATCH") and "too long" in reason:
-            raise _TooLongError
-        raise GitHubError(
-            self._secrets.remove_from(f"GitHub rejects {method} {path}: {response.status_code} {reason}")
-        )
+            done = subprocess.run(
+                ["gh", "api", "--method", method, *options, path],
+                input="" if body is None else json.dumps({"body": body}),
+                env=self._environment,
+                capture_output=True,
+                encoding="utf-8",
+                timeout=TIMEOUT,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise GitHubError("gh is not installed; install it, since it posts the comment") from None
+        except subprocess.TimeoutExpired:
+            raise GitHubError(f"gh did not end within {TIMEOUT:g} seconds") from None
+        if done.returncode:
+            reason = " ".join(done.stderr.split())[:300]
+            raise GitHubError(self._secrets.remove_from(f"{method} /{path} failed: {reason}"))
+        try:
+            return _objects(done.stdout)
+        except ValueError:
+            raise GitHubError(f"{method} /{path}: the answer is not JSON") from None
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Return the objects in JSON texts one after the other, each an object or a list of them (a page)."""
+    objects: list[dict[str, Any]] = []
+    while text := text.lstrip():
+        value, end = json.JSONDecoder().raw_decode(text)
+        objects += [
+            item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)
+        ]
+        text = text[end:]
+    return objects
+
+
+def _url(comments: list[dict[str, Any]]) -> str:
+    return str(comments[0].get("html_url") or "") if comments else ""
 
 
 def post_summary(
@@ -277,47 +184,5 @@ def post_summary(
     facts = [f"commit `{sha[:12]}`"] if sha else []
     facts += [f"[job and artifacts]({run_url})"] if run_url else []
     foot = f"*{' · '.join(facts)}*" if facts else ""
-
-    def render(max_bytes: int) -> str:
-        return run_markdown(summary, max_bytes=max_bytes, head=head, foot=foot)
-
-    return github.post(pull_request, marker_line, render, max_bytes=MAX_COMMENT_BYTES, author=author)
-
-
-def _dict_items(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _comment_url(comment: Any) -> str:
-    return str(comment.get("html_url") or "") if isinstance(comment, dict) else ""
-
-
-def _error_reason(response: "httpx2.Response") -> str:
-    """Return GitHub's reason for rejecting a request, in one line."""
-    try:
-        error_body = response.json()
-    except (ValueError, RecursionError):
-        return response.reason_phrase
-    if not isinstance(error_body, dict):
-        return ""
-    errors = _dict_items(error_body.get("errors"))
-    messages = [error_body.get("message"), *(item.get("message") for item in errors)]
-    return " ".join(" ".join(str(message or "") for message in messages).split())[:300]
-
-
-def _is_rate_limit(response: "httpx2.Response", reason: str) -> bool:
-    if response.status_code != 403:
-        return False
-    is_spent = response.headers.get("x-ratelimit-remaining") == "0"
-    return is_spent or "retry-after" in response.headers or "rate limit" in reason.lower()
-
-
-def _requested_pause(response: "httpx2.Response") -> float | None:
-    """Return the seconds that GitHub asks the client to wait; None if it does not ask."""
-    retry_after = response.headers.get("retry-after", "")
-    if retry_after.isdecimal():
-        return float(retry_after)
-    reset_time = response.headers.get("x-ratelimit-reset", "")
-    if response.headers.get("x-ratelimit-remaining") == "0" and reset_time.isdecimal():
-        return max(0.0, float(reset_time) - time.time())
-    return None
+    body = run_markdown(summary, max_bytes=MAX_COMMENT_BYTES, head=head, foot=foot)
+    return github.post(pull_request, marker_line, body, author)
