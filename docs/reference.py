@@ -37,7 +37,10 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
         help_texts = {choice.dest: choice.help for choice in action._choices_actions}
         for command, subparser in action.choices.items():
             full_name = f"{name} {command}"
-            items = [option_item(option) for option in subparser._actions if is_shown(option)]
+            options = [option for option in subparser._actions if is_shown(option)]
+            items = [option_item(option) for option in options if not is_of_pytest(option)]
+            if shared := [f"`{option.option_strings[0]}`" for option in options if is_of_pytest(option)]:
+                items.append(f"- as [for pytest](#options-of-pytest): {', '.join(shared)}")
             if items or not has_actions(subparser):
                 yield from (f"### {full_name}", "", f"{help_texts[command]}", "")
             if items:
@@ -54,6 +57,11 @@ def is_shown(action: argparse.Action) -> bool:
     """Whether the lists show an option; they leave out `--help` and `--root`, which all commands have."""
     is_shared = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
     return not is_shared and action.dest != "root" and action.help != argparse.SUPPRESS
+
+
+def is_of_pytest(action: argparse.Action) -> bool:
+    """Whether the list of pytest's options describes an option."""
+    return any(name.startswith("--t2e-") for name in action.option_strings)
 
 
 def option_item(action: argparse.Action) -> str:
