@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_credentials
+from pytest_trace2evolve.models.stored_answers import RequestKeys
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
@@ -117,6 +119,70 @@ def test_a_parameter_that_the_endpoint_rejects_is_named() -> None:
     ):
         asyncio.run(ask(url))
     assert str(caught.value).endswith("422 Extra inputs are not permitted (seed); leave out parameter 'seed'")
+
+
+LIMIT = {"max_tokens": 1000}
+RENAMED = {"max_completion_tokens": 1000}
+
+REFUSALS: dict[str, tuple[int, str, dict[str, int], bool]] = {
+    "OpenAI, reasoning": (
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'.",
+        RENAMED,
+        True,
+    ),
+    "OpenAI, small model": (
+        400,
+        "max_tokens is too large: 1000. This model supports at most 400 completion tokens",
+        {},
+        True,
+    ),
+    "Bedrock": (400, "The maximum tokens you requested exceeds the limit of 400", {}, True),
+    "vLLM, rest of the context": (
+        400,
+        "'max_tokens' is too large: 1000. This model's maximum context length is 1200 tokens",
+        {},
+        False,
+    ),
+    "Groq, plan": (413, "Request too large on tokens per minute (TPM): Limit 900, Requested 1100", {}, False),
+    "OpenRouter, credits": (402, "This request requires more credits, or fewer max_tokens", {}, False),
+}
+"""Status and words of a refused limit, the limit that is sent instead, and whether later requests have it."""
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_default_limit_that_an_endpoint_refuses_is_changed(name: str) -> None:
+    status, words, limit, is_remembered = REFUSALS[name]
+
+    async def ask_twice(model: ChatModel) -> None:
+        assert {(await model.complete(ASK, [TOOL])).content for _ in range(2)} == {"Hello"}
+
+    with ChatServer(
+        lambda request: Reply(error=(status, words)) if "max_tokens" in request.body else echo(request)
+    ) as server:
+        run_model(server, ask_twice, max_answer_tokens=1000)
+        assert [limits(request) for request in server.requests] == (
+            [LIMIT, limit, limit] if is_remembered else [LIMIT, limit, LIMIT, limit]
+        )
+        if not limit and status == 400:  # a limit that the user set stays, and the error names it
+            with pytest.raises((EndpointError, ContextWindowError), match="tokens"):
+                complete(server, max_answer_tokens=1000, parameters=LIMIT)
+
+
+def limits(request: dict[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in request.items() if name in LIMIT | RENAMED}
+
+
+def test_a_default_limit_changes_neither_records_nor_keys() -> None:
+    limited, unlimited = ModelSettings("m", max_answer_tokens=1000), ModelSettings("m")
+    assert limited.to_record() == unlimited.to_record()
+    assert RequestKeys(limited).key(ASK, [TOOL], 0) == RequestKeys(unlimited).key(ASK, [TOOL], 0)
+    own = limited.with_parameters({"max_tokens": 9}).with_parameters({"max_completion_tokens": 7})
+    assert (dict(own.parameters), own.answer_limit) == ({"max_completion_tokens": 7}, 7)
+    with ChatServer(echo) as server:
+        for settings in (limited, own, replace(limited, weights="sha256:1")):
+            complete(server, parameters=settings.parameters, weights=settings.weights, max_answer_tokens=1000)
+    assert list(map(limits, server.requests)) == [LIMIT, {"max_completion_tokens": 7}, {}]
 
 
 def test_first_tokens_are_requested_by_one_token_at_temperature_0() -> None:

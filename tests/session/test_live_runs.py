@@ -228,7 +228,9 @@ def test_the_estimate_comes_from_the_baselines_own_usage(project: DeskProject) -
     project.write("prices.toml", PRICES)
     with ChatServer(SOLVED) as server:
         first = live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off")
-        first.stdout.fnmatch_lines(["trace2evolve: 7 simulations to make"])
+        first.stdout.fnmatch_lines(
+            ["trace2evolve: 7 simulations to make", "*: answers end after 16,384 tokens *"]
+        )
         tokens = server.count.prompt_tokens + server.count.completion_tokens
         calls = server.count.served
         second = live(project, server, "--candidate=v1", "--t2e-max-tokens=1000000")
@@ -318,3 +320,16 @@ def test_what_is_finished_counts_whatever_stopped_the_run(project: DeskProject) 
         live(project, server, "--t2e-trials=2", "--t2e-max-tokens=1", "--t2e-concurrency=1")
     kept = [json.loads(path.read_text()) for path in project.runs[-1].glob("simulations/*.json")]
     assert sorted(record["trial"] for record in kept) == [0] * 7
+
+
+def test_a_limit_of_answers_is_sent_and_recorded(project: DeskProject) -> None:
+    with ChatServer(SOLVED) as server:
+        result = live(
+            project, server, "--t2e-max-answer-tokens=900", "--t2e-save-baseline=v0", "--t2e-gate=off"
+        )
+    result.stdout.fnmatch_lines(["trace2evolve: answers end after 900 tokens (--t2e-max-answer-tokens)"])
+    assert {request["max_tokens"] for request in server.requests} == {900}
+    baseline = json.loads((project.root / "baselines/desk/v0.json").read_text())
+    assert [baseline["provenance"][side]["arguments"]["max_tokens"] for side in ("agent", "user")] == [
+        900
+    ] * 2

@@ -179,6 +179,14 @@ class LiveSettings:
         """Whether the run has a user model. With a project's own agent, it has one only without scripts."""
         return self.function is None or not self.uses_scripts
 
+    @property
+    def answer_limits(self) -> list[int]:
+        """The limits of an answer in tokens of the models that this package calls, in ascending order."""
+        if self.cassette is not None:
+            return []
+        called = [model for model in self.models if self.function is None or model is not self.agent]
+        return sorted({limit for model in called if (limit := model.answer_limit) is not None})
+
     def map_models(self, function: Callable[[ModelSettings], ModelSettings]) -> "LiveSettings":
         """The same settings with `function` applied to all models."""
         routes = self.routes

@@ -30,7 +30,12 @@ from pytest_trace2evolve.models.api import (
     request_body,
 )
 from pytest_trace2evolve.models.api_errors import ApiError, Outcome, is_overflow, read_error, retry_after
-from pytest_trace2evolve.models.settings import DEFAULT_ENDPOINT, ModelSettings, without_credentials
+from pytest_trace2evolve.models.settings import (
+    DEFAULT_ENDPOINT,
+    LIMIT_FIELDS,
+    ModelSettings,
+    without_credentials,
+)
 from pytest_trace2evolve.records.completion import (
     TOOL_USE_FAILED,
     Completion,
@@ -58,6 +63,16 @@ MAX_CONNECT_ATTEMPTS = 3
 
 T = TypeVar("T")
 
+Change = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def _without_limit(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in request.items() if name not in LIMIT_FIELDS}
+
+
+def _rename_limit(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"max_completion_tokens" if name == "max_tokens" else name: request[name] for name in request}
+
 
 class ChatModel:
     """One model, which all simulations of an event loop can share.
@@ -74,8 +89,9 @@ class ChatModel:
         self._meter = meter
         # The kinds of requests answered so far: without tools (False), with tools (True).
         self._answered_with_tools: set[bool] = set()
-        # Some endpoints reject the fields of earlier answers that others need.
-        self._accepts_provider_fields = True
+        # Changes of requests, because the endpoint rejects fields that other endpoints need.
+        self._changes: list[Change] = []
+        self._default_limit = settings.default_limit
         self._may_ignore_tools = not settings.allows_ignored_tools
         self._is_reached = False
         key = settings.key()
@@ -124,6 +140,8 @@ class ChatModel:
             BudgetError: the run may send no further requests.
         """
         request = request_body(self.settings, messages, tools, trial, tool_choice)
+        if self._default_limit is not None:
+            request["max_tokens"] = self._default_limit
         completion, _ = await self._send(request, bool(tools), lambda record: None)
         return completion
 
@@ -158,8 +176,8 @@ class ChatModel:
         self, request: Mapping[str, Any], has_tools: bool, parse: Callable[[Any], T]
     ) -> tuple[Completion, T]:
         """Send a request until it is answered; returns the completion and the result of `parse`."""
-        if not self._accepts_provider_fields:
-            request = without_provider_fields(request)
+        for change in self._changes:
+            request = change(request)
         start_time = time.perf_counter()
         retries = self.settings.retries
         problem, fault = "", None
@@ -193,10 +211,10 @@ class ChatModel:
                         finish_reason=TOOL_USE_FAILED, usage=Usage(calls=0), seconds=seconds
                     )
                     return self._accept(completion, has_tools), parse(None)
-                plain_request = without_provider_fields(request)
-                if fault.outcome is Outcome.REFUSED and plain_request != request:
-                    answer = await self._send(plain_request, has_tools, parse)
-                    self._accepts_provider_fields = False
+                if (other := self._change_to_try(request, fault)) is not None:
+                    answer = await self._send(other(request), has_tools, parse)
+                    if fault.outcome is Outcome.REFUSED and other not in self._changes:
+                        self._changes.append(other)
                     return answer
                 problem = self._secrets.remove_from(str(fault))
                 self._raise_if_final(fault, problem, has_tools)
@@ -230,6 +248,26 @@ class ChatModel:
                 f"{len(tools)} tools, a request has {tokens} prompt tokens; serve the model with a "
                 "chat template that knows tools, or give --t2e-allow-ignored-tools"
             )
+
+    def _change_to_try(self, request: Mapping[str, Any], fault: ApiError) -> Change | None:
+        """The change of a rejected request that the endpoint may accept; None if there is none.
+
+        A limit that the run adds may be too high for the model, too much for the rest of its context, or for
+        the tokens per minute of an account.
+        """
+        is_refused = fault.outcome is Outcome.REFUSED
+        if is_refused and "max_tokens" in request and "max_completion_tokens" in fault.text:
+            return _rename_limit
+        if any(request[name] == self._default_limit for name in LIMIT_FIELDS & request.keys()) and (
+            fault.outcome in (Outcome.OVERFLOW, Outcome.TOO_LARGE)
+            or fault.status == 413
+            or "max_tokens" in fault.text
+            or (is_refused and not self._answered_with_tools)
+        ):
+            return _without_limit
+        if is_refused and without_provider_fields(request) != request:
+            return without_provider_fields
+        return None
 
     def _accept(self, completion: Completion, has_tools: bool) -> Completion:
         """Count a good answer. Raises `ContextWindowError` if it says that the conversation does not fit."""

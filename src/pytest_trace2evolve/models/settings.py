@@ -21,6 +21,12 @@ DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 CALL_TIMEOUT = 600.0
 """Default timeout of one attempt of a call, in seconds; the same as the default of the openai client."""
 
+MAX_ANSWER_TOKENS = 16_384
+"""Default limit of one answer in tokens, so that an endless answer of a slow endpoint ends."""
+
+LIMIT_FIELDS = frozenset({"max_tokens", "max_completion_tokens"})
+"""The fields of a request that limit the tokens of an answer. Some models reject the one, some the other."""
+
 PositiveCount = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 
 
@@ -95,6 +101,8 @@ class ModelSettings:
         temperature: The sampling temperature; None omits it from the request, as some models require.
         seed: The seed, to which the trial's number is added in each request; None sends no seed.
         parameters: Further fields of `ModelParameters`.
+        max_answer_tokens: Limit of an answer in tokens if `parameters` and `extra_body` set none; None sends
+            none. It is neither recorded nor part of the keys of stored answers.
         timeout: Seconds of one attempt of a call.
         price: The model's price; None if unknown.
         folder: The model's folder if a local server of this run serves the model, else None.
@@ -127,12 +135,28 @@ class ModelSettings:
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
     allows_ignored_tools: bool = field(default=False, compare=False)
+    max_answer_tokens: int | None = field(default=None, compare=False)
 
     def with_parameters(self, given: Mapping[str, Any]) -> Self:
         """Return the settings with the parameters that a candidate sets."""
         own = {name: value for name, value in given.items() if name in _OWN_FIELDS}
         others = {name: value for name, value in given.items() if name not in _OWN_FIELDS}
-        return replace(self, **own, parameters={**self.parameters, **others})
+        dropped = LIMIT_FIELDS if LIMIT_FIELDS & given.keys() else frozenset()
+        kept = {name: value for name, value in self.parameters.items() if name not in dropped}
+        return replace(self, **own, parameters={**kept, **others})
+
+    @property
+    def default_limit(self) -> int | None:
+        """The limit of an answer in tokens that is added to requests; None if they contain one."""
+        given = LIMIT_FIELDS & {*self.parameters, *self.extra_body}
+        return None if given or self.weights else self.max_answer_tokens
+
+    @property
+    def answer_limit(self) -> int | None:
+        """The limit of an answer in tokens; None if it is not known."""
+        given = self.parameters
+        limit: int | None = given.get("max_completion_tokens") or given.get("max_tokens")
+        return limit or self.default_limit
 
     def with_server(self, base_url: str, token: str) -> Self:
         """Return the settings with the address and the token of a local server."""

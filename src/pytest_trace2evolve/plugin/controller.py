@@ -219,6 +219,9 @@ class Controller(ItemHooks):
             baseline_line(baseline, names_suite=len(plan.suites) > 1) for baseline in _baseline_facts(plan)
         ]
         lines += [*self._warnings, self._forecast_text(plan)]
+        if limits := plan.live.answer_limits if plan.live is not None else []:
+            limits_text = " or ".join(f"{limit:,}" for limit in limits)
+            lines.append(f"answers end after {limits_text} tokens (--t2e-max-answer-tokens)")
         return [f"trace2evolve: {line}" for line in lines if line]
 
     def _forecast_text(self, plan: Plan) -> str:

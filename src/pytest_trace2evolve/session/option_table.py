@@ -261,6 +261,13 @@ OPTIONS: tuple[Option, ...] = (
         type=whole_number_parser(1, 10**15),
     ),
     Option(
+        "max-answer-tokens",
+        "live",
+        "end an answer after this many tokens (default: 16384; of a model in a folder, its own limit)",
+        metavar="N",
+        type=whole_number_parser(1, 10**9),
+    ),
+    Option(
         "max-minutes",
         "live",
         "stop the run after this many minutes",

@@ -23,7 +23,7 @@ from pytest_trace2evolve.errors import ConfigError, MissingExtraError, shorten
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE_PRICE, PRICES_NAME, Price, read_prices
-from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
+from pytest_trace2evolve.models.settings import CALL_TIMEOUT, MAX_ANSWER_TOKENS, ModelSettings
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
@@ -264,6 +264,8 @@ def _live_settings(
         url_option="--t2e-base-url",
         timeout_option="--t2e-call-timeout",
         allows_ignored_tools=bool(values.t2e_allow_ignored_tools),
+        max_answer_tokens=MAX_ANSWER_TOKENS,
+        parameters=_answer_limit(values),
     )
     user = replace(
         agent,
@@ -306,6 +308,7 @@ def _own_agent(
         "reasoning_effort": values.t2e_reasoning_effort,
         "extra_body": _parse_extra_body(values.t2e_extra_body) or None,
         "seed": values.t2e_seed,
+        **_answer_limit(values),
     }
     function = AgentFunction(
         path="",
@@ -317,6 +320,12 @@ def _own_agent(
         needs_prices=values.t2e_max_cost is not None,
     )
     return replace(settings, function=function)
+
+
+def _answer_limit(values: Any) -> dict[str, Any]:
+    """The limit of an answer as a parameter of requests, so that evidence records it."""
+    limit = values.t2e_max_answer_tokens
+    return {} if limit is None else {"max_tokens": limit}
 
 
 def _played_agent(settings: LiveSettings, cassette: Cassette) -> LiveSettings:
