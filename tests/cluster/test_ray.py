@@ -26,6 +26,7 @@ from pytest_trace2evolve.utils.resources import embedded_model
 from tests.e2e.test_doc_blocks import blocks
 from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
 from tests.session.test_live import SECRET, SOLVED, key
+from tests.session.test_provider_fields import thinking
 
 __all__ = ["command", "key", "project"]
 
@@ -100,11 +101,13 @@ def measured(done: Run) -> dict[str, tuple[int, int, float | None]]:
 
 
 def test_a_run_on_a_cluster_is_equal_to_a_local_one(cluster: Any, project: DeskProject) -> None:
-    with ChatServer(SOLVED) as server:
+    """Also with an endpoint that wants its reasoning back."""
+    with ChatServer(thinking) as server:
         here = run(project, None, server, trials=5, seed=3)
         there = run(project, RayExecutor(cluster.address, per_actor=8), server, trials=5, seed=3, fresh=True)
     assert len(traces(here)) == 35
     assert traces(there) == traces(here)
+    assert "reasoning_content" in json.dumps(list(traces(there).values()))
     assert measured(there) == measured(here)
     assert not there.notes
 

@@ -1,12 +1,15 @@
 """Reasoning that an endpoint wants back: in the requests, traces, cassettes and caches of whole sessions."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.own_agents import http_server
+from tests.patience import until
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_live import SECRET, SOLVED, live, traces
 
@@ -63,6 +66,27 @@ def test_reasoning_is_sent_back_recorded_played_and_cached(project: DeskProject)
     result = project.pytester.runpytest_inprocess("--t2e-playback=tape.jsonl", "--t2e-fresh")
     result.assert_outcomes(passed=7)
     assert thoughts(project) == made
+
+
+def test_reasoning_survives_a_kill(project: DeskProject) -> None:
+    with ChatServer(thinking) as server:
+        command = [sys.executable, "-m", "pytest", "-pno:xdist", "--t2e-model=m", "--t2e-concurrency=7"]
+        command.append(f"--t2e-base-url={server.base_url}")
+        server.release(16)
+        child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.DEVNULL)
+        until(lambda: server.count.served == 16)
+        child.kill()
+        child.wait()
+        server.release()
+        asked = len(server.requests)
+        done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
+        assert "7 passed" in done.stdout, done.stdout
+        resumed, made = len(server.requests) - asked, thoughts(project)
+        messages = [message for one in traces(project) for message in one["messages"]]  # type: ignore[attr-defined]
+        live(project, server, "--t2e-fresh").assert_outcomes(passed=7)
+    assert thoughts(project) == made
+    assert any(message.get("cached") and "provider_fields" in message for message in messages)
+    assert resumed < len(server.requests) - asked - resumed
 
 
 def test_an_endpoint_without_usage_is_named(project: DeskProject) -> None:
