@@ -65,8 +65,9 @@ def test_six_of_ten_tasks_that_broke_are_never_no_harm(actions: bool) -> None:
         (100, 4, GuardAnswer.NO_HARM_DETECTED, None),
         (100, 5, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
         (100, 12, GuardAnswer.HARM_SHOWN, Decision.DISCARD),
-        (32, 0, GuardAnswer.NO_HARM_DETECTED, None),
-        (31, 0, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
+        (14, 0, GuardAnswer.NO_HARM_DETECTED, None),
+        (13, 0, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
+        (10, 6, GuardAnswer.HARM_SHOWN, Decision.DISCARD),
         (1, 0, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
     ],
 )
@@ -77,6 +78,14 @@ def test_a_guard_gives_one_of_three_answers(
     assert (verdict.guard, verdict.decision) == (answer, decision)
     assert verdict.reason.startswith(answer.value)
     assert verdict.to_json()["guard"] == answer.value
+
+
+def test_a_small_guard_passes_if_its_own_bound_excludes_the_drop() -> None:
+    """Of agents that lose 20 points, 4.4 % would show none of it on 14 tasks (.8^14)."""
+    verdict = guard(*of(14, 0))
+    assert verdict.reason == "no harm detected; a drop of more than 20 points is excluded"
+    assert verdict.detectable is not None
+    assert verdict.detectable > GUARDED_DROP
 
 
 def test_a_guard_names_the_drop_that_it_could_have_detected() -> None:

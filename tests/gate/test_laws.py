@@ -221,7 +221,7 @@ def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, g
 
 @LAW
 @given(far_apart(), GOALS, st.sampled_from([1, 40]))
-def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_points(both, goal, times):
+def test_a_guard_without_harm_has_no_small_p_and_rules_out_twenty_points(both, goal, times):
     verdict = judged(repeated(both, times), CALIBRATED, goal, guard=True)
     if verdict.guard is not GuardAnswer.NO_HARM_DETECTED:
         assert verdict.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
@@ -229,8 +229,8 @@ def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_poin
     assert verdict.decision is None
     assert all(one.p is None or one.p > 0.05 for one in verdict.checks)
     if goal is not Goal.NO_REGRESSION:
-        assert verdict.detectable is not None
-        assert verdict.detectable <= 0.20 + 1e-9
+        is_detected = verdict.detectable is not None and verdict.detectable <= 0.20 + 1e-9
+        assert is_detected or verdict.reason.endswith("is excluded")
 
 
 @LAW

@@ -191,11 +191,14 @@ class Calibrated(Policy):
             sensitivity=_reward_sensitivity(comparisons, outcome.findings[REWARD], rules),
         )
 
-    def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
-        """Whether each comparison would have detected this drop of the mean reward, shape (R,)."""
+    def rules_out(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
+        """Whether each comparison excludes this drop or would have detected it, shape (R,).
+
+        A drop is excluded if it lies below the one-sided bound of the comparison's own change.
+        """
         rules = self.rules(question)
         finding = compute_findings(comparisons, rules)[REWARD]
-        return detects(
+        is_detected = detects(
             drop,
             finding.deviation,
             finding.tasks,
@@ -203,6 +206,7 @@ class Calibrated(Policy):
             rules.drop_level(comparisons),
             has_fixed_tasks=rules.has_fixed_tasks,
         )
+        return is_detected | (finding.low > -drop)
 
     def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
         """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
@@ -427,13 +431,14 @@ def _detectable_change(
 
 
 def _reward_sensitivity(comparisons: Comparisons, finding: Finding, rules: Rules) -> Sensitivity:
-    return drop_sensitivity(
+    sensitivity = drop_sensitivity(
         float(finding.deviation[0]),
         float(finding.tasks[0]),
         float(comparisons.mean_trials[0]),
         rules.drop_level(comparisons),
         has_fixed_tasks=rules.has_fixed_tasks,
     )
+    return replace(sensitivity, low=float(finding.low[0]))
 
 
 def _needed_reward_evidence(

@@ -130,7 +130,7 @@ def decision_ranks(
     if (has_only_errors := _has_only_agent_errors(new)).any():
         further_codes.append(np.where(has_only_errors, UNDECIDED, PASS))
     if question.is_guard and question.goal is not Goal.NO_REGRESSION:
-        further_codes.append(np.where(policy.detects(comparisons, question, GUARDED_DROP), PASS, UNDECIDED))
+        further_codes.append(np.where(policy.rules_out(comparisons, question, GUARDED_DROP), PASS, UNDECIDED))
     ranks = _combine_codes(np.vstack([codes, *further_codes]), is_withheld)
     return np.where(comparisons.measured_on_both.any(axis=1), ranks, Decision.INCONCLUSIVE.rank)
 
@@ -170,7 +170,7 @@ def decide(
         is_guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
             detected, the decision is None. A guard blocks if any check has p ≤ α. Except under goal
             `no-regression`, it also blocks if it could not have detected a drop of 20 points of the mean
-            reward.
+            reward, and its own one-sided bound does not exclude such a drop.
         partial_reason: The reason why the split was not run whole, which makes the verdict inconclusive;
             empty if it was run whole.
         expected_tasks: The number of tasks that should have been compared. Below 90 % of them, nothing is
@@ -210,7 +210,7 @@ def decide(
     results, reason = list(judgement.results), partial_reason
     decision: Decision | None = Decision.INCONCLUSIVE
     is_blind = is_guard and goal is not Goal.NO_REGRESSION and not partial_reason and not pairs.is_identical
-    is_blind = is_blind and not policy.detects(pairs.comparisons, question, GUARDED_DROP)[0]
+    is_blind = is_blind and not policy.rules_out(pairs.comparisons, question, GUARDED_DROP)[0]
     if not pairs.measured_on_both.any():
         reason = reason or "no task was measured on both sides"
     elif not partial_reason:
@@ -308,7 +308,7 @@ def _codes_of(results: Iterable[CheckResult], ids: Iterable[str] | None = None) 
 def _decision(results: Sequence[CheckResult], *, is_blind: bool) -> Decision:
     """The decision on one comparison.
 
-    `is_blind` marks a guard that could not have detected `GUARDED_DROP`.
+    `is_blind` marks a guard that cannot rule out `GUARDED_DROP`.
     """
     is_withheld = any(
         result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results
@@ -426,10 +426,10 @@ def _guard_reason(
 ) -> str:
     """The reason of a guard's answer.
 
-    `blind_tasks` is the number of tasks if they cannot detect `GUARDED_DROP`; otherwise None.
+    `blind_tasks` is the number of tasks if they cannot rule out `GUARDED_DROP`; otherwise None.
     """
     if answer is GuardAnswer.NO_HARM_DETECTED:
-        return f"{answer.value}; {_detectable_drop_text(judgement)}"
+        return f"{answer.value}; {_excluded_drop_text(judgement)}"
     if answer is GuardAnswer.HARM_SHOWN:
         reasons = [check.id for check in results if check.status is CheckStatus.FAIL]
         return f"{answer.value}: {', '.join(reasons)}"
@@ -455,6 +455,17 @@ def _too_few_tasks_reason(judgement: Judgement, tasks: int) -> str:
     count_text = f"{tasks} task{'' if tasks == 1 else 's'}"
     drop_text = f"{100 * GUARDED_DROP:.0f} points"
     return f"{count_text} cannot detect a drop of {drop_text} (detectable: {smallest_text}){sufficient_text}"
+
+
+def _excluded_drop_text(judgement: Judgement) -> str:
+    sensitivity = judgement.sensitivity
+    if (
+        sensitivity is None
+        or (sensitivity.drop or 1.0) <= GUARDED_DROP
+        or not sensitivity.low > -GUARDED_DROP
+    ):
+        return _detectable_drop_text(judgement)
+    return f"a drop of more than {_format_points(max(-sensitivity.low, 0.0))} is excluded"
 
 
 def _detectable_drop_text(judgement: Judgement) -> str:

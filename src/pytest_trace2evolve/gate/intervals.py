@@ -306,10 +306,12 @@ class Sensitivity:
             detectable.
         tasks: The number of tasks with the same spread and trials that would detect `GUARDED_DROP`; None if
             it is more than `MAX_TASKS`.
+        low: The one-sided lower bound of the change of the mean reward, −1 to 1; NaN if it is unknown.
     """
 
     drop: float | None
     tasks: int | None
+    low: float = math.nan
 
 
 def drop_sensitivity(

@@ -308,7 +308,7 @@ class Strict(Policy):
         """The ids of the project's own checks that the policy includes."""
         return [name for name in comparisons.check_ids if name not in self.omitted_checks]
 
-    def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
+    def rules_out(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
         """True for every comparison, because a policy on point estimates states no uncertainty."""
         return np.ones(len(comparisons.measured_on_both), dtype=np.bool_)
 

@@ -135,5 +135,5 @@ class Policy(ABC):
         """Return the status codes by check and comparison, shape (checks, R), without checks of plugins."""
 
     @abstractmethod
-    def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
-        """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""
+    def rules_out(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
+        """Whether each comparison excludes a drop of the mean reward or would have detected it, (R,)."""
