@@ -12,6 +12,7 @@ import _pytest.pytester
 import aiohttp  # noqa: F401
 import filelock  # noqa: F401
 import httpcore2  # noqa: F401
+import jinja2  # noqa: F401
 import openai  # noqa: F401
 import pytest
 import rich._emoji_codes

@@ -127,6 +127,7 @@ COMPARE = Command(
         SPLIT_OPTION,
         text_option("--provider", None, "provider of the world (default: the suite's, else inspect_evals)"),
         flag_option("--verbose", "print the figures of every check", "-v"),
+        path_option("--report", "FILE", "also write the comparison as a page (HTML)"),
         JSON_OPTION,
         *JUDGE_OPTIONS,
     ),
@@ -293,7 +294,7 @@ RUNS = Command(
 
 SHOW = Command(
     "show",
-    "show a trace, or list the failed tasks of a run",
+    "show a trace, the failed tasks of a run, or its page",
     (
         "trace2evolve show 2026-11-24T035034 --failed",
         "trace2evolve show 2026-11-24T035034 return-02 --trial 1",
@@ -303,6 +304,7 @@ SHOW = Command(
         text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
         text_option("task", "TASK", "id of a task; opening a sealed split's trace is recorded", nargs="?"),
         flag_option("--failed", "list the failed tasks; opens no trace"),
+        path_option("--report", "FILE", "write the report page of a gated run (HTML)"),
         integer_option("--trial", "N", "trial to show (default: the first)"),
         SUITE_OPTION,
         flag_option("--full", "show long messages in full"),

@@ -15,6 +15,7 @@ from pytest_trace2evolve.utils.files import find_root, is_inside
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.session.ledger import ProjectLedger
 
 TOKEN_VAR = "GITHUB_TOKEN"
@@ -117,10 +118,13 @@ def show(options: argparse.Namespace) -> int:
 
     if options.failed and (options.task is not None or options.trial is not None or options.full):
         raise ConfigError("--failed cannot be combined with TASK, --trial or --full; leave these out")
-    if not options.failed and options.task is None:
+    if not options.failed and options.task is None and options.report is None:
         raise ConfigError(
-            f"show {options.run}: no task is named; name one, or list the failed tasks with --failed"
+            f"show {options.run}: no task is named; name one, or list the failed tasks with --failed, or "
+            "write the page of a gated run with --report FILE"
         )
+    if options.report is not None and (options.failed or options.task is not None):
+        raise ConfigError("--report cannot be combined with TASK or --failed; leave these out")
     current_folder = Path.cwd()
     if options.root is None:
         # A run belongs to the project that contains the run's folder, whatever the current folder is.
@@ -132,6 +136,8 @@ def show(options: argparse.Namespace) -> int:
         options.root = find_root(search_start) or find_root(current_folder)
     project = project_of(options) if options.root is not None else None
     suite = options.suite or ""
+    if options.report is not None:
+        return _write_page(options, project or project_of(options))
     if options.failed:
         text = failed_text(
             failed_tasks(options.run, project=project, base_folder=current_folder, suite=suite)
@@ -148,6 +154,25 @@ def show(options: argparse.Namespace) -> int:
         text = trace_text(trace, is_full=options.full)
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
+    return 0
+
+
+def _write_page(options: argparse.Namespace, project: "Project") -> int:
+    """Write the report page of a stored run."""
+    from pytest_trace2evolve.report.page import write_page
+    from pytest_trace2evolve.report.summary import SUMMARY_NAME, read_summary
+    from pytest_trace2evolve.session.page_data import run_facts
+    from pytest_trace2evolve.session.traces import find_run
+
+    folder = find_run(options.run, project, Path.cwd())
+    if not (folder / SUMMARY_NAME).exists():
+        raise ConfigError(
+            f"{folder}: holds no {SUMMARY_NAME}: the run was not gated, or an earlier version wrote it; "
+            "compare it with trace2evolve compare BASELINE RUN --report FILE"
+        )
+    summary = read_summary(folder / SUMMARY_NAME)
+    write_page(options.report, summary, run_facts(folder, summary, project))
+    print(f"written: {options.report}")
     return 0
 
 

@@ -97,7 +97,7 @@ def _gate_candidate(
 def compare(options: argparse.Namespace) -> int:
     """Compare two sets of evidence, and return the exit status of the verdict."""
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
-    from pytest_trace2evolve.report.verdict import comparison_text
+    from pytest_trace2evolve.report.verdict import comparison_summary, comparison_text
     from pytest_trace2evolve.session.compare import compare
     from pytest_trace2evolve.session.traces import find_evidence
 
@@ -109,10 +109,11 @@ def compare(options: argparse.Namespace) -> int:
         [find_evidence(name, project, Path.cwd(), options.suite) for name in side]
         for side in (baseline, candidate)
     )
+    worlds = worlds_of(project)
     comparison = compare(
         baseline_paths,
         candidate_paths,
-        worlds_of(project),
+        worlds,
         policy=options.policy,
         goal=Goal(options.goal),
         provider=options.provider,
@@ -120,7 +121,15 @@ def compare(options: argparse.Namespace) -> int:
         suite=options.suite,
         split=options.split,
         judge=judge_of(options),
+        keeps_evidence=options.report is not None,
     )
+    if options.report is not None:
+        from pytest_trace2evolve.report.page import write_page
+        from pytest_trace2evolve.session.page_data import compared_facts
+
+        write_page(
+            options.report, comparison_summary(comparison), compared_facts(comparison, project, worlds)
+        )
     print(
         json.dumps(comparison.to_json(), indent=2)
         if options.json

@@ -32,6 +32,7 @@ from pytest_trace2evolve.plugin.summary_writers import (
     finish_junit,
     print_failures,
     write_failures,
+    write_page,
     write_summaries,
 )
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
@@ -86,6 +87,7 @@ class Controller(ItemHooks):
         self._cassette_message = ""
         self._write_errors: list[str] = []
         self._exit_status: int | None = None
+        self._page = ""
         self._failures: dict[TaskName, ItemResult] = {}
 
     @property
@@ -376,9 +378,10 @@ class Controller(ItemHooks):
             assert self.plan is not None
             summary = self._report.summary
             self._write_errors = write_summaries(self.config, self.plan, summary)
-            self._write_errors += write_failures(
-                self.plan.project.root / (summary.evidence or self.plan.run_folder), summary, self._failures
-            )
+            folder = self.plan.project.root / (summary.evidence or self.plan.run_folder)
+            self._write_errors += write_failures(folder, summary, self._failures)
+            self._page, errors = write_page(self.config, self.resources, folder, summary)
+            self._write_errors += errors
         if self._has_crashed and session.exitstatus in (
             *OVERRIDABLE_STATUSES,
             EXIT_STATUS[Decision.INCONCLUSIVE],
@@ -483,6 +486,7 @@ class Controller(ItemHooks):
             has_colour=terminalreporter._tw.hasmarkup,
             verbosity=self.config.get_verbosity(),
             exit_status=self._exit_status,
+            page_path=self._page,
         )
         terminalreporter.write(text + "\n")
 

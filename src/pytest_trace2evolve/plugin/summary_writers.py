@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.plugin.items import SUSPECTED, ItemResult
 from pytest_trace2evolve.records.verdict import Decision, RunSummary
 from pytest_trace2evolve.report.failure import broken_task_lines
 from pytest_trace2evolve.report.summary import (
+    SUMMARY_NAME,
     append_step_summary,
     reproduction_command,
     verdict_properties,
     write_summary,
 )
 from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_file
 from pytest_trace2evolve.utils.secrets import Secrets
@@ -60,6 +63,31 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
                 _write_error_text(f"the job's summary ({STEP_SUMMARY_VAR}) could not be written", error)
             )
     return error_lines
+
+
+def write_page(
+    config: pytest.Config, resources: Resources, folder: Path, summary: RunSummary
+) -> tuple[str, list[str]]:
+    """Write the report page of a gated run, and the summary from which it can be rendered again.
+
+    Returns:
+        The page's path as the report shows it, empty if there is none; and a line if it could not be written.
+    """
+    option = config.option.t2e_report
+    if not any(suite.verdicts for suite in summary.suites):
+        return "", []
+    try:
+        write_summary(folder / SUMMARY_NAME, summary)
+        if option == "none":
+            return "", []
+        from pytest_trace2evolve.report.page import PAGE_NAME, write_page
+        from pytest_trace2evolve.session.page_data import run_facts
+
+        path = config.invocation_params.dir / option if option else folder / PAGE_NAME
+        write_page(path, summary, run_facts(folder, summary, resources.project, resources.worlds))
+    except (OSError, ValueError, Trace2EvolveError) as error:
+        return "", [_write_error_text("the report page could not be written", error)]
+    return option or str(Path(summary.evidence) / PAGE_NAME), []
 
 
 def write_failures(
@@ -142,7 +170,7 @@ def _report_suspected(text: str, *, is_promoted: bool) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
 
 
-def _write_error_text(message: str, error: OSError | ValueError) -> str:
+def _write_error_text(message: str, error: Exception) -> str:
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
     return f"{message}: {reason}; the verdict and the exit status are unchanged"
 

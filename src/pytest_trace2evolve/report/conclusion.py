@@ -15,6 +15,7 @@ from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,
     Goal,
+    Interval,
     Label,
     NeededEvidence,
     Obstacle,
@@ -476,6 +477,11 @@ def p_text(check: CheckResult) -> str:
 def share_text(value: float | None) -> str:
     """Format a share with three decimals and without the leading zero."""
     return NOT_MEASURED if value is None else f"{value:.3f}".removeprefix("0")
+
+
+def interval_estimate_text(interval: Interval) -> str:
+    """Format a share with its interval."""
+    return f"{share_text(interval.estimate)} ({share_text(interval.low)} … {share_text(interval.high)})"
 
 
 def check_group_names(checks: Iterable[CheckResult]) -> list[str]:

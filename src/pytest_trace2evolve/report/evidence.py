@@ -337,17 +337,17 @@ def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) ->
                 console, f"  candidate {name} is informed by this split, according to its front matter"
             )
         for entry in history.entries:
-            print_line(console, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, history.lock)}")
+            print_line(console, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {entry_line(entry, history.lock)}")
         if not history.informed_candidates and not history.entries:
             print_line(console, "  no recorded access to its traces, and no verdict on it")
         if history.next_test is not None:
-            print_line(console, f"  {_next_test_text(history.next_test, is_damaged=bool(problems))}")
+            print_line(console, f"  {next_test_text(history.next_test, is_damaged=bool(problems))}")
     if not histories:
         console.print("no suite is locked, and the ledger is empty")
     return rendered_text(console)
 
 
-def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
+def entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
     if isinstance(entry, Access):
         trials = ", ".join(map(str, entry.trials))
         return f"{entry.who} opened task {entry.task}, trial {trials}, of {entry.run}"
@@ -380,7 +380,7 @@ def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
     return f"{verdict_text} · {', '.join([*facts, *lock_note])} · run {entry.run}"
 
 
-def _next_test_text(test: int, *, is_damaged: bool) -> str:
+def next_test_text(test: int, *, is_damaged: bool) -> str:
     from pytest_trace2evolve.gate.alpha_spending import alpha_share
 
     if is_damaged:

@@ -21,6 +21,9 @@ from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
+SUMMARY_NAME = "summary.json"
+"""The file of a gated run's folder that holds its summary."""
+
 MAX_SUMMARY_FILE_BYTES = 8 << 20
 """Maximum size of a summary to read, in bytes. Useful summaries are much smaller."""
 

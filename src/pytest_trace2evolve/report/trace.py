@@ -183,7 +183,7 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
         yield "components: " + ", ".join(f"{name} {value}" for name, value in components.items()), ""
     if is_explained:
         return
-    failed_checks = {text: component for component, text in _failed_checks(info)}
+    failed_checks = {text: component for component, text, is_met in recorded_checks(info) if not is_met}
     if reward is None or reward < 1.0:
         for text, component in failed_checks.items():
             if not components or component in components:
@@ -197,18 +197,18 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
             yield f"check {name} {text}" + (f": {reason}" if isinstance(reason, str) else ""), style
 
 
-def _failed_checks(info: Mapping[str, Any]) -> Iterator[tuple[RewardBasis, str]]:
-    """Yield the component and the text of each recorded check that failed."""
-    if _as_mapping(info.get("db_check")).get("db_match") is False:
-        yield RewardBasis.DB, "the database is not in the required end state"
+def recorded_checks(info: Mapping[str, Any]) -> Iterator[tuple[RewardBasis, str, bool]]:
+    """Yield the component, the text and the outcome of each recorded check of a simulation."""
+    if isinstance(is_met := _as_mapping(info.get("db_check")).get("db_match"), bool):
+        yield RewardBasis.DB, f"the database is{' ' if is_met else ' not '}in the required end state", is_met
     nested_checks = {"forbidden_calls": _as_mapping(info.get("info")).get("forbidden_calls")}
     for key, outcome_field, requirement_field, component in _RECORDED_CHECKS:
         for check in _dict_items(nested_checks.get(key, info.get(key))):
-            if check.get(outcome_field) is False:
+            if isinstance(is_met := check.get(outcome_field), bool):
                 reason = check.get("justification")
                 detail = f" ({reason})" if isinstance(reason, str) and reason else ""
                 kind = key.rstrip("s").replace("_", " ")
-                yield component, f"{kind} {_requirement_text(check.get(requirement_field))}{detail}"
+                yield component, f"{kind} {_requirement_text(check.get(requirement_field))}{detail}", is_met
 
 
 def _requirement_text(value: object) -> str:

@@ -16,7 +16,6 @@ from pytest_trace2evolve.records.verdict import (
     Estimand,
     Goal,
     GuardAnswer,
-    Interval,
     Label,
     NeededEvidence,
     RunSummary,
@@ -30,6 +29,7 @@ from pytest_trace2evolve.report.conclusion import (
     detectable_text,
     has_no_result,
     headline,
+    interval_estimate_text,
     interval_text,
     is_guard,
     is_working_tree,
@@ -97,21 +97,27 @@ _HARM_ANSWERS = {
 }
 
 
-def comparison_text(comparison: "Comparison", *, is_verbose: bool = False) -> str:
-    """Render the report of `trace2evolve compare`, with the figures of every check if `is_verbose` is set."""
-    verdict, console = comparison.verdict, make_terminal_console(stream_width=REPORT_COLUMNS)
+def comparison_summary(comparison: "Comparison", *, is_verbose: bool = True) -> RunSummary:
+    """Return the summary of a comparison; without `is_verbose`, it does not describe the sides."""
+    verdict = comparison.verdict
     suite = SuiteSummary(
         name=verdict.suite or "",
         baseline=comparison.baseline_name,
         verdicts=(verdict,),
         compared=comparison.compared if is_verbose else None,  # the notes name the differences
     )
-    summary = RunSummary(
+    return RunSummary(
         candidate=comparison.candidate_name,
         decision=verdict.decision,
         suites=(suite,),
         notes=comparison.notes,
     )
+
+
+def comparison_text(comparison: "Comparison", *, is_verbose: bool = False) -> str:
+    """Render the report of `trace2evolve compare`, with the figures of every check if `is_verbose` is set."""
+    verdict, console = comparison.verdict, make_terminal_console(stream_width=REPORT_COLUMNS)
+    summary = comparison_summary(comparison, is_verbose=is_verbose)
     page = Page(width=console.width, has_colour=console.is_terminal)
     sides = [("baseline", comparison.baseline), ("candidate", comparison.candidate)]
     _print_body(page, summary, (), sides, is_verbose=is_verbose)
@@ -127,6 +133,7 @@ def run_report(
     has_colour: bool,
     verbosity: int = 0,
     exit_status: int | None = None,
+    page_path: str = "",
 ) -> str:
     """Render the report of a run.
 
@@ -137,6 +144,7 @@ def run_report(
         has_colour: Whether the terminal shows colours.
         verbosity: Below 0, the report contains only the verdict; above 0, also the figures of every check.
         exit_status: The exit status of the process; None if it is not known.
+        page_path: The path of the report page; empty if there is none.
     """
     page = Page(width=width, has_colour=has_colour)
     if verbosity >= 0:
@@ -147,6 +155,8 @@ def run_report(
         ]
         _print_body(page, summary, figures, titled_metrics, is_verbose=verbosity > 0)
     _print_conclusion(page, summary, exit_status)
+    if page_path:
+        page.print_line(page_path, label=" page: ")
     return page.text
 
 
@@ -473,7 +483,7 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
     old, new = verdict.baseline.pass_hat, verdict.candidate.pass_hat
     for k in sorted(old.keys() & new.keys()):
         page.print_line(
-            f"pass^{k}: {_interval_estimate_text(old[k])} → {_interval_estimate_text(new[k])}", label="   "
+            f"pass^{k}: {interval_estimate_text(old[k])} → {interval_estimate_text(new[k])}", label="   "
         )
     for title, names in (
         ("fixed", verdict.fixed),
@@ -496,10 +506,6 @@ def open_check_text(needed: NeededEvidence) -> str:
     remedies = needed_evidence_text(needed)
     has_no_remedy = needed.trials is None and needed.tasks is None
     return remedies if has_no_remedy else f"an effect like this one would be settled by {remedies}"
-
-
-def _interval_estimate_text(interval: Interval) -> str:
-    return f"{share_text(interval.estimate)} ({share_text(interval.low)} … {share_text(interval.high)})"
 
 
 def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) -> None:

@@ -1,7 +1,7 @@
 """Compares and gates two sets of evidence, without pytest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
 from pytest_trace2evolve.evidence.baselines import stream_evidence
+from pytest_trace2evolve.evidence.results import ResultsFile
 from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Floats, build_columns
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
@@ -22,7 +23,7 @@ from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.judges.chat import PROMPT_VERSION
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.records.agreement import JudgeIdentity
-from pytest_trace2evolve.records.evidence import ComparedSides, Provenance, describe_side
+from pytest_trace2evolve.records.evidence import ComparedSides, Evidence, Provenance, describe_side
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics
@@ -42,17 +43,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its name, provenance, simulations as columns, and notes."""
+    """One side of a comparison: its name, provenance, simulations as columns, and notes.
+
+    `evidence` and `files` hold the whole evidence and the results files that were read, if they are kept.
+    """
 
     name: str
     provenance: Provenance
     columns: Columns
     notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    files: tuple[ResultsFile, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict on two sides, with the figures, names and settings of both."""
+    """A verdict on two sides, with the figures, names and settings of both.
+
+    `sides` are both sides if their evidence is kept, else None.
+    """
 
     verdict: Verdict
     baseline: Metrics
@@ -61,6 +70,7 @@ class Comparison:
     candidate_name: str
     compared: ComparedSides
     notes: tuple[str, ...]
+    sides: tuple[Side, Side] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the documented JSON form."""
@@ -80,6 +90,7 @@ def compare(
     suite: str | None = None,
     split: str | None = None,
     judge: Judge | None = None,
+    keeps_evidence: bool = False,
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
 
@@ -87,6 +98,9 @@ def compare(
 
     Evidence from files is labelled *development*, because its earlier readers are unknown. The sides may be
     of different agents, since no candidate is promoted here; a note names each difference.
+
+    Args:
+        keeps_evidence: Whether the result holds the evidence of both sides, for a report page.
 
     Raises:
         PolicyError: the policy is unknown or broken.
@@ -104,8 +118,10 @@ def compare(
             raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(suite_lock.splits)}")
         tasks = suite_lock.tasks if split is None else suite_lock.splits[split]
         provider = provider or suite_spec.provider
-    baseline_side = read_side(baseline, worlds, provider, judge, trace_checks=trace_checks)
-    candidate_side = read_side(candidate, worlds, provider, judge, trace_checks=trace_checks)
+    baseline_side, candidate_side = (
+        read_side(paths, worlds, provider, judge, trace_checks=trace_checks, keeps_evidence=keeps_evidence)
+        for paths in (baseline, candidate)
+    )
     _check_comparable(baseline_side, candidate_side)
     missing_text = unrecorded_fields(baseline_side.provenance, candidate_side.provenance)
     changes = agent_changes(baseline_side.provenance, candidate_side.provenance).values()
@@ -158,6 +174,7 @@ def compare(
             *(f"the agents differ: {phrase}" for phrases in changes for phrase in phrases),
             *filter(None, [compared.undeclared_model_note]),
         ),
+        sides=(baseline_side, candidate_side) if keeps_evidence else None,
     )
 
 
@@ -205,15 +222,18 @@ def read_side(
     *,
     require_one_agent: bool = False,
     trace_checks: TraceChecks = NO_TRACE_CHECKS,
+    keeps_evidence: bool = False,
 ) -> Side:
     """Read the simulations of one side from files.
 
     Args:
         require_one_agent: Whether all files must have the same candidate and agent.
+        keeps_evidence: Whether the side holds its evidence and files, which need much more memory.
     """
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
     builder = ColumnsBuilder()
-    if len(paths) == 1 and (provenance := stream_evidence(paths[0], builder.add)) is not None:
+    is_streamed = len(paths) == 1 and not keeps_evidence
+    if is_streamed and (provenance := stream_evidence(paths[0], builder.add)) is not None:
         return _check_not_empty(Side(name, provenance, builder.build()))
     loaded_evidence = load_evidence(
         paths, worlds, provider, judge, require_one_agent=require_one_agent, trace_checks=trace_checks
@@ -222,9 +242,10 @@ def read_side(
         domains = ", ".join(side.provenance.mode.short_text for side in loaded_evidence.sides)
         raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")
     evidence = loaded_evidence.sides[0]
-    return _check_not_empty(
-        Side(name, evidence.provenance, build_columns(evidence.simulations), loaded_evidence.notes)
-    )
+    side = Side(name, evidence.provenance, build_columns(evidence.simulations), loaded_evidence.notes)
+    if keeps_evidence:
+        side = replace(side, evidence=evidence, files=loaded_evidence.files)
+    return _check_not_empty(side)
 
 
 def _check_not_empty(side: Side) -> Side:

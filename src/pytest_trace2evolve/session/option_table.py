@@ -157,6 +157,13 @@ OPTIONS: tuple[Option, ...] = (
         is_path=True,
     ),
     Option(
+        "report",
+        "run",
+        "write the report page of a gated run to FILE (default: report.html in its folder), or none",
+        metavar="FILE|none",
+        is_path=True,
+    ),
+    Option(
         "case-budget",
         "cases",
         "maximum number of simulations of one test with run_case (default: 200)",

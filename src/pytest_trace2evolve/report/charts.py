@@ -1,0 +1,117 @@
+"""Draws charts of a report page as SVG, whose horizontal positions are percentages of the available width."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from pytest_trace2evolve.records.verdict import CheckResult
+from pytest_trace2evolve.report.conclusion import interval_text
+
+_MARGIN_PERCENT = 2.0
+_STEPS = (1, 2, 5, 10, 20, 25, 50, 100)
+_ROW = Markup('<svg class="plot" width="100%" height="26" role="img" aria-label="{}">{}</svg>')
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The common axis of several rows, in shares from -1 to 1."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, checks: Sequence[CheckResult]) -> "Axis":
+        """Return the axis that fits the intervals, margins and detectable changes of checks."""
+        values = [0.0, -0.02, 0.02]
+        for check in checks:
+            values += [value for value in (check.estimate, check.low, check.high) if value is not None]
+            values += [check.threshold or 0.0]
+            values += [sign * min(check.detectable, 1.0) for sign in (-1, 1) if check.detectable is not None]
+        return cls(max(-1.0, min(values)), min(1.0, max(values)))
+
+    def percent(self, value: float) -> str:
+        """Return the horizontal position of a value."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return f"{_MARGIN_PERCENT + share * (100 - 2 * _MARGIN_PERCENT):.2f}%"
+
+    def width(self, low: float, high: float) -> str:
+        return f"{float(self.percent(high)[:-1]) - float(self.percent(low)[:-1]):.2f}%"
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values inside the axis, at most nine."""
+        step = next((step for step in _STEPS if (self.high - self.low) * 100 / step <= 8), _STEPS[-1])
+        first, last = -int(-self.low * 100 // step), int(self.high * 100 // step)
+        return [index * step / 100 for index in range(first, last + 1)]
+
+
+def check_row(check: CheckResult, axis: Axis) -> Markup:
+    """Draw a check: its estimate with the interval, zero, the margin and the smallest detectable change."""
+    if check.estimate is None:
+        return Markup("")
+    parts = []
+    if check.detectable is not None:
+        low, high = -min(check.detectable, 1.0), min(check.detectable, 1.0)
+        parts.append(
+            Markup('<rect class="band" x="{}" width="{}" y="3" height="20"/>').format(
+                axis.percent(low), axis.width(low, high)
+            )
+        )
+    parts.append(_line("zero", axis.percent(0), 0, axis.percent(0), 26))
+    if check.threshold:
+        parts.append(_line("margin", axis.percent(check.threshold), 0, axis.percent(check.threshold), 26))
+    if check.low is not None and check.high is not None:
+        parts.append(_line("interval", axis.percent(check.low), 13, axis.percent(check.high), 13))
+    parts.append(Markup('<circle cx="{}" cy="13" r="5"/>').format(axis.percent(check.estimate)))
+    return _ROW.format(f"change {interval_text(check)} points", Markup("").join(parts))
+
+
+def axis_row(axis: Axis) -> Markup:
+    """Draw the ticks of an axis, in percentage points."""
+    parts = [
+        Markup('<text x="{}" y="16">{}</text>').format(
+            axis.percent(tick), f"{100 * tick:+.0f}".replace("+0", "0")
+        )
+        for tick in axis.ticks
+    ]
+    return _ROW.format("axis, percentage points", Markup("").join(parts))
+
+
+def change_chart(points: Sequence[tuple[str, str, float, float]]) -> Markup:
+    """Draw each task's change of effort against its change of reward; empty without points.
+
+    Args:
+        points: Name, state, change of the effort in percent, and change of the reward from -1 to 1.
+    """
+    if not points:
+        return Markup("")
+    limit = max(10.0, min(200.0, max(abs(effort) for _, _, effort, _ in points)))
+    parts = [_line("zero", "50%", 0, "50%", 220), _line("zero", "0%", 110, "100%", 110)]
+    parts += [
+        Markup('<text class="{}" x="{}" y="{}">{}</text>').format(*label)
+        for label in (
+            ("start", "0%", 124, f"−{limit:.0f} %"),
+            ("end", "100%", 124, f"+{limit:.0f} %"),
+            ("start", "50.5%", 12, "reward +1"),
+            ("start", "50.5%", 216, "reward −1"),
+        )
+    ]
+    for name, state, effort, reward in points:
+        x = 50 + 47 * max(-1.0, min(1.0, effort / limit))
+        parts.append(
+            Markup('<circle class="{}" cx="{}" cy="{}" r="5"><title>{}</title></circle>').format(
+                state,
+                f"{x:.2f}%",
+                f"{110 - 95 * reward:.1f}",
+                f"{name}: {effort:+.0f} %, reward {reward:+.2f}",
+            )
+        )
+    title = f"change of effort and of reward of {len(points)} tasks"
+    return Markup(
+        '<svg class="plot chart" width="100%" height="220" role="img" aria-label="{}">{}</svg>'
+    ).format(title, Markup("").join(parts))
+
+
+def _line(name: str, x1: str, y1: float, x2: str, y2: float) -> Markup:
+    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(name, x1, y1, x2, y2)

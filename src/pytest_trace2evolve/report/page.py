@@ -1,0 +1,501 @@
+"""Renders the report page: one HTML file that loads nothing and executes only its own script.
+
+The page shows recorded verdicts and counts, and computes no statistics. It is written with a
+Content-Security-Policy that permits only the script and the style of this package, by their hashes.
+"""
+
+import base64
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.ledger import Evaluation
+from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import natural_sort_key
+from pytest_trace2evolve.records.trace import REGULAR_ENDS
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, RunSummary, SuiteSummary, Verdict
+from pytest_trace2evolve.report.charts import Axis, axis_row, change_chart, check_row
+from pytest_trace2evolve.report.conclusion import (
+    CHECK_NAMES,
+    FIXED_TASKS_TEXT,
+    detectable_text,
+    headline,
+    interval_estimate_text,
+    interval_text,
+    is_guard,
+    p_text,
+    reason_and_next_steps,
+    share_text,
+    show_command,
+)
+from pytest_trace2evolve.report.evidence import entry_line, next_test_text
+from pytest_trace2evolve.report.page_traces import MAX_BYTES, pack_traces, start_text
+from pytest_trace2evolve.scoring.metrics import Trials, is_success
+from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.session.ledger import SplitHistory
+    from pytest_trace2evolve.session.page_data import PageFacts, PageSuite
+
+PAGE_NAME = "report.html"
+"""The file of a run's folder that holds its page."""
+
+MAX_NAME_LENGTH, MAX_LINE_LENGTH = 200, 2_000
+"""Maximum numbers of characters of a name and of a line of text."""
+
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'"
+"""The Content-Security-Policy without the hashes."""
+
+_GAINS = frozenset({"reward", "pass rate", "actions", "read actions", "write actions"})
+"""Checks whose figure rises if the candidate is better; the others count harm."""
+
+_STATUS_WORDS = {
+    CheckStatus.PASS: ("pass", "✓"),
+    CheckStatus.FAIL: ("fail", "✗"),
+    CheckStatus.UNDECIDED: ("undecided", "?"),
+    CheckStatus.NOT_APPLICABLE: ("not applicable", "–"),
+}
+
+_STATES = (
+    ("confirmed", "confirmed regression"),
+    ("suspected", "suspected regression"),
+    ("broken", "broken"),
+    ("rule", "breaks a rule newly"),
+    ("lost", "lost"),
+    ("lower", "same, lower"),
+    ("same", "same"),
+    ("higher", "same, higher"),
+    ("left-out", "not compared"),
+    ("fixed", "fixed"),
+)
+"""States of a task and their titles, in the order of the page: the worst change first."""
+
+MAX_EVALUATIONS = 10
+"""Maximum number of evaluations of a split that the page lists."""
+
+MAX_STARTS = 3
+"""Maximum number of tasks that the page names first."""
+
+_RANKS = {state: rank for rank, (state, _) in enumerate(_STATES)}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's trials of a task: counts, mean reward, cost and tokens of a trial, and broken rules."""
+
+    passed: int
+    measured: int
+    lost: int
+    reward: float | None
+    cost: float | None
+    tokens: int | None
+    rules: Counter[Invariant]
+
+    @property
+    def passes(self) -> bool:
+        """Whether more than half of the measured trials succeed."""
+        return 2 * self.passed > self.measured
+
+    @property
+    def text(self) -> str:
+        return (f"{self.passed}/{self.measured}" if self.measured else "–") + (
+            f" ({self.lost} lost)" if self.lost else ""
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task of the page."""
+
+    suite: str
+    split: str
+    task: str
+    state: str
+    baseline: Side
+    candidate: Side
+    rules: tuple[str, ...]
+    tags: tuple[str, ...]
+    is_sealed: bool
+
+    @property
+    def name(self) -> str:
+        return sanitize_line(self.task, MAX_NAME_LENGTH)
+
+    @property
+    def title(self) -> str:
+        return dict(_STATES)[self.state]
+
+    @property
+    def change(self) -> float:
+        """The change of the mean reward; 0 if either side was not measured."""
+        if self.baseline.reward is None or self.candidate.reward is None:
+            return 0.0
+        return self.candidate.reward - self.baseline.reward
+
+
+def write_page(path: Path, summary: RunSummary, facts: "PageFacts") -> None:
+    """Write the page of a run or a comparison.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    write_atomic(path, page_html(summary, facts))
+
+
+def page_html(summary: RunSummary, facts: "PageFacts") -> str:
+    """Render the page of a run or a comparison as HTML."""
+    script, style = (_resource(name) for name in ("page.js", "page.css"))
+    reason, advice, command = reason_and_next_steps(summary)
+    decision = None if summary.trouble else summary.decision
+    suites = facts.suites
+    rows = task_rows(summary, suites)
+    traces, omitted_count = _pack(rows, suites)
+    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    claim = (
+        "No verdict"
+        if decision is None
+        else headline(summary, _line, _line(baselines) or "its baseline", CHECK_NAMES)
+    )
+    page: str = _template().render(
+        script=script,
+        style=style,
+        policy=f"{_POLICY}; script-src {_hash(script)}; style-src {_hash(style)}",
+        summary=summary,
+        decision=decision.value if decision else "none",
+        claim=claim,
+        baselines=_line(baselines),
+        reason=_line(reason),
+        advice=_line(advice),
+        command=_line(command),
+        verdicts=[_verdict_view(suite, verdict) for suite in summary.suites for verdict in suite.verdicts],
+        rows=rows,
+        traces=traces,
+        omitted_count=omitted_count,
+        starts=_starts(rows, suites),
+        changes=[
+            (_line(title), [_difference_line(line) for line in lines]) for title, lines in facts.changes
+        ],
+        compared=[(suite.name, suite.compared.lines) for suite in summary.suites if suite.compared],
+        failures=[(suite.name, failure_counts(suite)) for suite in suites if suite.baseline],
+        chart=change_chart(list(_points(rows))),
+        lineage=facts.lineage,
+        histories=[_history(history) for history in facts.histories],
+        reproduce=_line(shlex.join(summary.command)),
+        show=show_command(summary) if summary.evidence else "",
+        states=[(state, title, count) for state, title in _STATES if (count := _count(rows, state))],
+        tags=sorted({tag for row in rows for tag in row.tags}),
+        splits=list(dict.fromkeys((row.suite, row.split) for row in rows)),
+        has_rules=any(row.rules for row in rows),
+        line=_line,
+        share=share_text,
+    )
+    return page
+
+
+def _pack(rows: Sequence[Row], suites: Iterable["PageSuite"]) -> tuple[dict[int, str], int]:
+    """Return the packed traces by row, as many as fit into the page, and the number of other tasks."""
+    by_name = {suite.name: suite for suite in suites}
+    packed: dict[int, str] = {}
+    size, omitted_count = 0, 0
+    for index, row in enumerate(rows):
+        if (sides := by_name[row.suite].traces.get(row.task)) is None:
+            continue
+        text = pack_traces(sides)
+        if size + len(text) > MAX_BYTES:
+            omitted_count += 1
+            continue
+        size += len(text)
+        packed[index] = text
+    return packed, omitted_count
+
+
+def _starts(rows: Sequence[Row], suites: Iterable["PageSuite"]) -> list[tuple[int, Row, str]]:
+    """Return the first rows that got worse, each with its index and what went wrong in its traces."""
+    by_name = {suite.name: suite for suite in suites}
+    starts = []
+    for index, row in enumerate(rows[:MAX_STARTS]):
+        if _RANKS[row.state] <= _RANKS["rule"] or row.rules:
+            _, traces = by_name[row.suite].traces.get(row.task, ([], []))
+            starts.append((index, row, start_text(traces, row.rules)))
+    return starts
+
+
+def _count(rows: Iterable[Row], state: str) -> int:
+    return sum(row.state == state for row in rows)
+
+
+def _line(text: object) -> str:
+    return sanitize_line(str(text), MAX_LINE_LENGTH)
+
+
+@cache
+def _resource(name: str) -> str:
+    return (files("pytest_trace2evolve.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_resource("page.html"))
+
+
+def failure_counts(suite: "PageSuite") -> list[tuple[str, str, str, int]]:
+    """Count the simulations of both sides with each kind of failure.
+
+    Returns:
+        The kind, the counts of both sides, and the rise, for each kind that occurs; the largest rise first.
+    """
+    assert suite.baseline is not None
+    counts: list[Counter[str]] = []
+    for side in (suite.baseline, suite.candidate):
+        counter: Counter[str] = Counter()
+        for record in side.simulations:
+            if record.status is Status.MEASURED and record.termination_reason not in REGULAR_ENDS:
+                counter[f"ended by {record.termination_reason}"] += 1
+            counter["lost or not measured"] += record.status is not Status.MEASURED
+            counter.update(
+                f"{name.value} below 1" for name, value in record.components.items() if not is_success(value)
+            )
+            counter.update(
+                f"breaks {name.value.replace('_', ' ')}"
+                for name, count in (record.invariants or {}).items()
+                if count
+            )
+            counter.update(
+                f"check {name} broken" for name, outcome in record.checks.items() if outcome == "broken"
+            )
+        counts.append(counter)
+    old, new = counts
+    totals = [len(side.simulations) for side in (suite.baseline, suite.candidate)]
+    kinds = sorted(
+        (+(old | new)).keys(), key=lambda kind: (old[kind] * totals[1] - new[kind] * totals[0], kind)
+    )
+    return [
+        (_line(kind), f"{old[kind]} of {totals[0]}", f"{new[kind]} of {totals[1]}", new[kind] - old[kind])
+        for kind in kinds
+    ]
+
+
+def _points(rows: Iterable[Row]) -> Iterator[tuple[str, str, float, float]]:
+    """Yield a task's name, state, change of cost (else tokens) in percent, and change of the reward."""
+    for row in rows:
+        old, new = row.baseline, row.candidate
+        if old.reward is None or new.reward is None:
+            continue
+        efforts = next(
+            (pair for pair in ((old.cost, new.cost), (old.tokens, new.tokens)) if all(pair)), (None, None)
+        )
+        if efforts[0] and efforts[1]:
+            yield row.name, row.state, 100 * (efforts[1] / efforts[0] - 1), row.change
+
+
+def _difference_line(line: str) -> tuple[str, str]:
+    kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "")
+    return kind, sanitize(line[:MAX_LINE_LENGTH])
+
+
+def _history(history: "SplitHistory") -> tuple[str, list[str]]:
+    """Return the name of a split, and its latest evaluations with the level that is left."""
+    lines = [
+        f"{entry.at:%Y-%m-%d} {entry_line(entry, history.lock)}"
+        for entry in history.entries
+        if isinstance(entry, Evaluation)
+    ][-MAX_EVALUATIONS:]
+    if history.next_test is not None:
+        lines.append(next_test_text(history.next_test, is_damaged=False))
+    return f"{history.suite} · {history.split}", [_line(line) for line in lines]
+
+
+def _verdict_view(suite: SuiteSummary, verdict: Verdict) -> dict[str, Any]:
+    """Return what the page shows of the verdict on a split."""
+    facts = [f"{verdict.label.value} evidence", f"policy {verdict.policy}", f"goal {verdict.goal.value}"]
+    facts += [f"{verdict.test_text}, level {verdict.alpha:.4f}"] if verdict.look and verdict.alpha else []
+    facts += [FIXED_TASKS_TEXT] if verdict.estimand == "suite" else []
+    shown = [check for check in verdict.checks if check.status is not CheckStatus.NOT_APPLICABLE]
+    plotted = [check for check in shown if _is_in_points(check)]
+    groups = [
+        ("higher is better", [check for check in plotted if _name(check) in _GAINS]),
+        ("higher is worse", [check for check in plotted if _name(check) not in _GAINS]),
+    ]
+    axis = Axis.of(plotted)
+    return {
+        "title": " · ".join(filter(None, (suite.name, verdict.split or "all tasks"))),
+        "decision": verdict.decision.value if verdict.decision else (verdict.guard or "none"),
+        "role": "guards against harm" if is_guard(verdict) else "decides" if verdict.split else "decide",
+        "facts": facts,
+        "reason": verdict.reason,
+        "groups": [
+            (title, [_check_view(check, axis) for check in checks]) for title, checks in groups if checks
+        ],
+        "axis": axis_row(axis),
+        "others": [_check_view(check, axis) for check in shown if check not in plotted],
+        "left_out": verdict.left_out,
+        "sides": (verdict.baseline, verdict.candidate),
+        "pass_hat": [
+            (k, *(interval_estimate_text(side.pass_hat[k]) for side in (verdict.baseline, verdict.candidate)))
+            for k in sorted(verdict.baseline.pass_hat.keys() & verdict.candidate.pass_hat.keys())
+        ],
+    }
+
+
+def _name(check: CheckResult) -> str:
+    return CHECK_NAMES.get(check.id, check.id)
+
+
+def _is_in_points(check: CheckResult) -> bool:
+    is_share = check.unit is not None or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
+    return is_share and check.estimate is not None
+
+
+def _check_view(check: CheckResult, axis: Axis) -> dict[str, Any]:
+    word, sign = _STATUS_WORDS[check.status]
+    return {
+        "name": sanitize_line(_name(check), MAX_NAME_LENGTH).replace("_", " "),
+        "status": check.status.value,
+        "word": word,
+        "sign": sign,
+        "plot": check_row(check, axis),
+        "figure": interval_text(check),
+        "p": p_text(check),
+        "detects": detectable_text(check),
+        "detail": _line(check.detail),
+    }
+
+
+def task_rows(summary: RunSummary, suites: Sequence["PageSuite"]) -> list[Row]:
+    """Return the compared tasks, those that explain the verdict first."""
+    rows = []
+    by_name = {suite.name: suite for suite in suites}
+    for suite_summary in summary.suites:
+        suite = by_name.get(suite_summary.name)
+        if suite is None or not suite_summary.verdicts:
+            continue
+        baseline, candidate = (
+            _sides(side.simulations if side else ()) for side in (suite.baseline, suite.candidate)
+        )
+        rising = _rising_rules(baseline.values(), candidate.values())
+        names = baseline.keys() | candidate.keys()
+        verdicts = {verdict.split or "": verdict for verdict in suite_summary.verdicts}
+        for split in dict.fromkeys(("",) if "" in verdicts else (*verdicts, *suite.splits)):
+            rows += [
+                _row(
+                    suite,
+                    split,
+                    verdicts.get(split),
+                    task,
+                    baseline.get(task, _NO_TRIALS),
+                    candidate.get(task, _NO_TRIALS),
+                    rising,
+                )
+                for task in suite.splits.get(split, names) & names
+            ]
+    fails_on_rules = any(
+        check.id == "invariants" and check.status is CheckStatus.FAIL
+        for suite_summary in summary.suites
+        for verdict in suite_summary.verdicts
+        for check in verdict.checks
+    )
+
+    def order(row: Row) -> tuple[Any, ...]:
+        rank = _RANKS[row.state]
+        # A verdict that rules decide is explained by the tasks that break them.
+        rank = -1 if fails_on_rules and row.rules and row.state != "confirmed" else rank
+        return rank, row.change, row.suite, natural_sort_key(row.task)
+
+    return sorted(rows, key=order)
+
+
+_NO_TRIALS = Side(0, 0, 0, None, None, None, Counter())
+
+
+def _sides(records: Iterable[SimulationEvidence]) -> dict[str, Side]:
+    by_task: dict[str, list[SimulationEvidence]] = {}
+    for record in records:
+        by_task.setdefault(record.task_id, []).append(record)
+    return {task: _side(records) for task, records in by_task.items()}
+
+
+def _side(records: Sequence[SimulationEvidence]) -> Side:
+    trials = Trials(tuple(records))
+    costs = [record.cost for record in records if record.cost is not None]
+    tokens = [sum(usage.tokens for usage in record.usage.values()) for record in records if record.usage]
+    return Side(
+        passed=trials.pass_count,
+        measured=len(trials.measured_records),
+        lost=len(records) - len(trials.measured_records),
+        reward=trials.reward,
+        cost=sum(costs) / len(costs) if costs else None,
+        tokens=sum(tokens) // len(tokens) if tokens else None,
+        rules=Counter(
+            rule for record in records for rule, count in (record.invariants or {}).items() if count
+        ),
+    )
+
+
+def _rising_rules(baseline: Iterable[Side], candidate: Iterable[Side]) -> list[Invariant]:
+    """Return the rules that more simulations of the candidate break, the largest rise first."""
+    old, new = (sum((side.rules for side in sides), Counter[Invariant]()) for sides in (baseline, candidate))
+    return [rule for rule, _ in (new - old).most_common()]
+
+
+def _row(
+    suite: "PageSuite",
+    split: str,
+    verdict: Verdict | None,
+    task: str,
+    old: Side,
+    new: Side,
+    rising: Sequence[Invariant],
+) -> Row:
+    rules = tuple(rule.value for rule in rising if new.rules[rule] > old.rules[rule])
+    return Row(
+        suite=suite.name,
+        split=split,
+        task=task,
+        state=_state(verdict, task, old, new, breaks_rule=bool(rules)),
+        baseline=old,
+        candidate=new,
+        rules=rules,
+        tags=tuple(sanitize_line(tag, MAX_NAME_LENGTH) for tag in suite.tags.get(task, ())),
+        is_sealed=task in suite.sealed,
+    )
+
+
+def _state(verdict: Verdict | None, task: str, old: Side, new: Side, *, breaks_rule: bool) -> str:
+    """Return a task's state by the verdict on its split; without a verdict, by the counts of its trials."""
+    if verdict is not None:
+        lists = (
+            ("confirmed", verdict.regressions),
+            ("suspected", verdict.suspected),
+            ("broken", verdict.broken),
+            ("fixed", verdict.fixed),
+        )
+        if state := next((state for state, tasks in lists if task in tasks), ""):
+            return state
+        if any(line.startswith(f"{task}: ") for line in verdict.left_out):
+            return "left-out"
+    if not new.measured or not old.measured:
+        return "lost"
+    if verdict is None and old.passes != new.passes:
+        return "fixed" if new.passes else "broken"
+    if breaks_rule:
+        return "rule"
+    change = (new.reward or 0.0) - (old.reward or 0.0)
+    return "lower" if change < 0 else "higher" if change > 0 else "same"

@@ -1,0 +1,346 @@
+"""Gathers the content of a report page from what a run, or a comparison of files, has recorded.
+
+Traces of sealed splits are never read. Before a trace of a task is taken into a page, the access is recorded
+if the ledger records accesses to its split.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.integrity import evidence_file_path
+from pytest_trace2evolve.evidence.results import decode_results, read_findings
+from pytest_trace2evolve.evidence.run_folder import RunStore
+from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.evidence import CandidateRef, Evidence, Provenance, SimulationEvidence
+from pytest_trace2evolve.records.failure import Failure
+from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.task import SCRIPT_KEY, Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.verdict import RunSummary
+from pytest_trace2evolve.scoring.failures import explain_failure
+from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.scoring.metrics import is_success
+from pytest_trace2evolve.scoring.reward import collateral_changes, recorded_verdicts
+from pytest_trace2evolve.session.compare import Comparison
+from pytest_trace2evolve.session.ledger import ProjectLedger, SplitHistory, split_histories
+from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
+from pytest_trace2evolve.utils.git import git_text
+from pytest_trace2evolve.worlds.registry import Worlds
+
+ReadTrace = Callable[[str], Simulation | None]
+"""Returns the simulation with an id; None if its trace is not at hand."""
+
+
+@dataclass(frozen=True)
+class PageTrace:
+    """A trace that may be shown, with the rules that it breaks and the explanation of its failure."""
+
+    record: SimulationEvidence
+    simulation: Simulation
+    findings: tuple[Finding, ...] = ()
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class PageSuite:
+    """One suite of a page.
+
+    Attributes:
+        name: The suite's name; empty for a comparison of files.
+        baseline, candidate: The evidence of both sides; `baseline` is None if there is no baseline.
+        splits: The tasks of each split; empty if no project here locks the suite.
+        tags: The families and tags of the tasks.
+        sealed: The tasks whose traces must not be shown.
+        traces: By task, the traces of the baseline and of the candidate. Tasks that pass every trial on both
+            sides and break no rule have none.
+    """
+
+    name: str
+    baseline: Evidence | None
+    candidate: Evidence
+    splits: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sealed: frozenset[str] = frozenset()
+    traces: Mapping[str, tuple[list[PageTrace], list[PageTrace]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """The content of a page besides the verdicts.
+
+    Attributes:
+        changes: What was changed: a title and the lines of a unified difference each.
+        lineage: The candidate and its ancestors, nearest first.
+        histories: The history of each split that the run judged.
+    """
+
+    suites: tuple[PageSuite, ...]
+    changes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    lineage: tuple[Candidate, ...] = ()
+    histories: tuple[SplitHistory, ...] = ()
+
+
+def run_facts(folder: Path, summary: RunSummary, project: Project, worlds: Worlds | None = None) -> PageFacts:
+    """Read the content of the page of a gated run from its folder and its project.
+
+    Raises:
+        ResultsError: a file of the folder is missing or damaged.
+        LedgerError: an access to a trace could not be recorded.
+    """
+    suites = _run_suites(folder, summary, project, worlds)
+    sides = [(suite.baseline.provenance, suite.candidate.provenance) for suite in suites if suite.baseline]
+    ledger = ProjectLedger(project)
+    judged = [
+        (suite.name, verdict.split) for suite in summary.suites for verdict in suite.verdicts if verdict.split
+    ]
+    try:
+        lineage = project.candidates.lineage(summary.candidate)
+        histories = [history for name in judged for history in split_histories(project, ledger, *name)]
+    except Trace2EvolveError:  # the run is stored, but the candidates or the lock have changed since
+        lineage, histories = [], []
+    changed_code = dict.fromkeys(
+        name for suite in summary.suites if suite.compared for name in suite.compared.changed_code
+    )
+    return PageFacts(
+        tuple(suites),
+        tuple(_changes(project, *sides[0], list(changed_code))) if sides else (),
+        tuple(lineage),
+        tuple(histories),
+    )
+
+
+def _changes(
+    project: Project, old: Provenance, new: Provenance, changed_code: Sequence[str]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the differences of the candidates' texts and settings, and of edited code."""
+    texts = [_candidate_texts(project, side.candidate) for side in (old, new)]
+    for title in dict.fromkeys((*texts[0], *texts[1])) if all(texts) else ():
+        before, after = (side.get(title, "").splitlines() for side in texts)
+        if before != after:
+            yield title, tuple(unified_diff(before, after, "baseline", "candidate", lineterm="", n=2))
+    for name in changed_code:
+        text = git_text(project.root, "diff", "HEAD", "--", name) if (project.root / name).is_file() else None
+        lines = (text or "").splitlines()
+        start = next((index for index, line in enumerate(lines) if line.startswith("---")), len(lines))
+        yield f"code: {name}", tuple(lines[start:])
+
+
+def _candidate_texts(project: Project, ref: CandidateRef | None) -> dict[str, str]:
+    """Return a candidate's texts by title; empty if its file is missing or has changed since the run."""
+    try:
+        candidate = project.candidates[ref.id] if ref is not None else None
+    except (KeyError, Trace2EvolveError):
+        return {}
+    if candidate is None or ref is None or candidate.digest != ref.digest:
+        return {}
+    settings = {
+        name: json.dumps(value, ensure_ascii=False, indent=1) for name, value in candidate.settings.items()
+    }
+    return {"instruction": candidate.instruction, **settings, "prompt": candidate.prompt}
+
+
+def _run_suites(
+    folder: Path, summary: RunSummary, project: Project, worlds: Worlds | None
+) -> list[PageSuite]:
+    suites = []
+    for suite in summary.suites:
+        baseline_path = folder / "baselines" / f"{suite.name}.json"
+        candidate = read_evidence(folder / evidence_file_path(suite.name))
+        baseline = read_evidence(baseline_path) if baseline_path.exists() else None
+        part = _suite_folder(folder, suite.name)
+        header = decode_results(part / "results.json")
+        tasks = _read_tasks(header.get("tasks") if isinstance(header, dict) else None)
+        old_run = None if baseline is None else baseline.provenance.run_id
+        old_part = _suite_folder(project.runs_folder / old_run, suite.name) if old_run else None
+        reads = (
+            (lambda _: None) if old_part is None else RunStore(old_part).read_simulation,
+            RunStore(part).read_simulation,
+        )
+        opened = project.open_worlds() if worlds is None else worlds
+        suites.append(page_suite(suite.name, baseline, candidate, tasks, reads, project, opened))
+    return suites
+
+
+def _suite_folder(folder: Path, suite: str) -> Path:
+    return folder / suite if (folder / suite / "results.json").exists() else folder
+
+
+def compared_facts(comparison: Comparison, project: Project | None, worlds: Worlds) -> PageFacts:
+    """Return the content of the page of a comparison that keeps its evidence, with one suite.
+
+    Raises:
+        LedgerError: an access to a trace could not be recorded.
+    """
+    assert comparison.sides is not None
+    old, new = comparison.sides
+    assert old.evidence is not None
+    assert new.evidence is not None
+    tasks = {task.id: task for side in (old, new) for file in side.files for task in file.tasks.values()}
+    simulations: list[dict[str, Simulation]] = [
+        {simulation.id: simulation for file in side.files for simulation in file.simulations}
+        for side in (old, new)
+    ]
+    reads = (simulations[0].get, simulations[1].get)
+    name = comparison.verdict.suite or ""
+    suite = page_suite(name, old.evidence, new.evidence, tasks, reads, project, worlds)
+    changes = () if project is None else tuple(_changes(project, old.provenance, new.provenance, ()))
+    return PageFacts((suite,), changes)
+
+
+def page_suite(
+    name: str,
+    baseline: Evidence | None,
+    candidate: Evidence,
+    tasks: Mapping[str, Task],
+    reads: tuple[ReadTrace, ReadTrace],
+    project: Project | None,
+    worlds: Worlds,
+) -> PageSuite:
+    """Combine the evidence of both sides with the splits of the project and the traces that may be shown.
+
+    Args:
+        tasks: The recorded tasks, as far as they are known.
+        reads: Reads a trace of the baseline, and of the candidate.
+
+    Raises:
+        LedgerError: an access to a trace could not be recorded.
+    """
+    lock = None if project is None else project.lock.suites.get(name)
+    records: dict[str, tuple[list[SimulationEvidence], list[SimulationEvidence]]] = {}
+    for index, side in enumerate((baseline, candidate)):
+        for record in () if side is None else side.simulations:
+            records.setdefault(record.task_id, ([], []))[index].append(record)
+    origin = candidate.provenance
+    sealed = {task for task in records if project and sealed_splits_of_task(project, origin.domain, task)}
+    # Without the project that locks the suite, nothing says which of its traces are sealed.
+    is_known = all(
+        side is None
+        or side.provenance.suite is None
+        or (project and side.provenance.suite in project.lock.suites)
+        for side in (baseline, candidate)
+    )
+    if not is_known:
+        sealed = set(records)
+    world = _open_world(origin, project, worlds)
+    traces = {
+        task: shown
+        for task, sides in records.items()
+        if task not in sealed and any(map(_is_worth_reading, (*sides[0], *sides[1])))
+        if any(shown := _read_traces(sides, reads, tasks.get(task), world))
+    }
+    if project is not None:
+        for task, (old_traces, new_traces) in traces.items():
+            trial = (new_traces or old_traces)[0].record.trial
+            record_first_access(project, origin.domain, task, trial, origin.run_id or "comparison")
+    return PageSuite(
+        name,
+        baseline,
+        candidate,
+        {} if lock is None else {split: frozenset(names) for split, names in lock.splits.items()},
+        {task.id: _tags(task) for task in tasks.values()},
+        frozenset(sealed),
+        traces,
+    )
+
+
+def _is_worth_reading(record: SimulationEvidence) -> bool:
+    is_passed = record.reward is not None and is_success(record.reward)
+    return not is_passed or any((record.invariants or {}).values())
+
+
+def _open_world(origin: Provenance, project: Project | None, worlds: Worlds) -> World | None:
+    """Open the world of a suite, in which its failures can be explained; None if it cannot be opened."""
+    try:
+        if project is None or origin.suite is None:
+            return worlds.open(origin.provider, origin.domain)
+        if project.lock.suites[origin.suite].digest == origin.lock:
+            return project.world(project.suite(origin.suite), worlds)
+    except Exception:  # a project's own world may raise anything when it is made
+        return None
+    return None
+
+
+def _read_traces(
+    sides: tuple[Sequence[SimulationEvidence], Sequence[SimulationEvidence]],
+    reads: tuple[ReadTrace, ReadTrace],
+    task: Task | None,
+    world: World | None,
+) -> tuple[list[PageTrace], list[PageTrace]]:
+    """Read the traces of a task, and explain the first failed trial of the candidate."""
+    shown: tuple[list[PageTrace], list[PageTrace]] = [], []
+    has_explanation = False
+    for index, (records, read) in enumerate(zip(sides, reads, strict=True)):
+        for record in records:
+            if (simulation := read(record.id)) is None:
+                continue
+            failure = None
+            if (
+                index == 1
+                and not has_explanation
+                and record.reward is not None
+                and not is_success(record.reward)
+            ):
+                failure = _explain(simulation, task, world)
+                has_explanation = failure is not None
+            shown[index].append(
+                PageTrace(record, simulation, _findings(record, simulation, task, world), failure)
+            )
+    return shown
+
+
+def _explain(simulation: Simulation, task: Task | None, world: World | None) -> Failure | None:
+    if task is None or world is None:
+        return None
+    try:
+        return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
+    except Exception:  # the code of a project's own world may raise anything
+        return None
+
+
+def _findings(
+    record: SimulationEvidence, simulation: Simulation, task: Task | None, world: World | None
+) -> tuple[Finding, ...]:
+    """Return the recorded breaches of rules; if none are recorded, those that the world's rules show."""
+    if not any((record.invariants or {}).values()):
+        return ()
+    recorded = read_findings(simulation)
+    if recorded is not None or world is None:
+        return recorded or ()
+    try:
+        rules = rules_of(world)
+        found = () if rules is None else find_breaches(simulation.trace, rules)
+        return *found, *((collateral_changes(task, simulation.trace, world) if task else ()) or ())
+    except Exception:  # the code of a project's own world may raise anything
+        return ()
+
+
+def _read_tasks(values: Any) -> dict[str, Task]:
+    """Return the tasks of a results file, as far as they can be read."""
+    tasks = {}
+    for value in values if isinstance(values, list) else ():
+        try:
+            task = Task.model_validate_json(json.dumps(value))
+        except (ValidationError, ValueError):
+            continue
+        tasks[task.id] = task
+    return tasks
+
+
+def _tags(task: Task) -> tuple[str, ...]:
+    """Return the family of a task's script, and its tags."""
+    scenario = task.user_scenario
+    script = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
+    family = script.get("family") if isinstance(script, dict) else None
+    tags = (task.model_extra or {}).get("tags")
+    names = [family, *(tags if isinstance(tags, list) else ())]
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))

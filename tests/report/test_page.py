@@ -1,0 +1,253 @@
+"""The report page: what it shows, in which order, and that nothing in it acts."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence
+from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunSummary, SuiteSummary, Verdict
+from pytest_trace2evolve.report.page import failure_counts, page_html, task_rows
+from pytest_trace2evolve.session.page_data import PageFacts, PageSuite
+from tests.hostile import HOSTILE
+from tests.report.test_github_laws import SUMMARIES, TEXTS
+from tests.report.test_verdict import HELDOUT, RUNS, check
+
+ACTIVE = {"script", "style", "meta"}
+"""Elements of the page that could act if a text made one of them."""
+
+
+class Reader(HTMLParser):
+    """Collects the elements and the texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def trial(task: str, number: int, reward: float | None, **fields: object) -> SimulationEvidence:
+    status = Status.INFRASTRUCTURE_ERROR if reward is None else Status.MEASURED
+    return SimulationEvidence.model_validate(
+        {
+            "id": f"{task}-{number}",
+            "task_id": task,
+            "trial": number,
+            "status": status,
+            "reward": reward,
+            "termination_reason": "user_stop",
+            "task_digest": "d",
+            **fields,
+        }
+    )
+
+
+def suite(
+    baseline: dict[str, list[SimulationEvidence]],
+    candidate: dict[str, list[SimulationEvidence]],
+    **fields: object,
+) -> PageSuite:
+    sides = [
+        Evidence(
+            provenance=Provenance(domain="desk", provider="fake"),
+            simulations=tuple(record for records in side.values() for record in records),
+        )
+        for side in (baseline, candidate)
+    ]
+    return PageSuite("desk", *sides, **fields)  # type: ignore[arg-type]
+
+
+def side(**rewards: tuple[float | None, ...]) -> dict[str, list[SimulationEvidence]]:
+    return {
+        task: [trial(task, number, reward) for number, reward in enumerate(values)]
+        for task, values in rewards.items()
+    }
+
+
+OLD = side(a=(1, 1, 1), b=(1, 1, 0), c=(0, 0, 0), d=(1, 1, 1), e=(1, 1, 1), f=(1, 1, 1), g=(1, 0, 0))
+NEW = side(a=(0, 0, 0), b=(0, 0, 0), c=(1, 1, 1), d=(1, 1, 1), e=(None,) * 3, f=(1, 1, 0), g=(1, 1, 1))
+DESK = Verdict(
+    **{
+        **dict(HELDOUT),
+        "suite": "desk",
+        "decision": Decision.DISCARD,
+        "broken": ("a", "b"),
+        "regressions": ("a",),
+        "suspected": ("b",),
+        "fixed": ("c",),
+    }
+)
+
+
+def summary(verdict: Verdict = DESK) -> RunSummary:
+    suites = (SuiteSummary(name="desk", baseline="v0", verdicts=(verdict,)),)
+    return RunSummary(candidate="v1", decision=verdict.decision, suites=suites)
+
+
+def page(*suites: PageSuite) -> str:
+    return page_html(summary(), PageFacts(suites))
+
+
+def test_tasks_are_sorted_by_regression_with_the_counts_of_both_sides() -> None:
+    rows = task_rows(summary(), [suite(OLD, NEW)])
+    assert [(row.task, row.state, row.baseline.text, row.candidate.text) for row in rows] == [
+        ("a", "confirmed", "3/3", "0/3"),
+        ("b", "suspected", "2/3", "0/3"),
+        ("e", "lost", "3/3", "– (3 lost)"),
+        ("f", "lower", "3/3", "2/3"),
+        ("d", "same", "3/3", "3/3"),
+        ("g", "higher", "1/3", "3/3"),
+        ("c", "fixed", "0/3", "3/3"),
+    ]
+
+
+def test_a_discard_on_rules_puts_the_tasks_first_that_break_them_newly() -> None:
+    new = side(**dict.fromkeys("abcdefg", (1, 1, 1)))
+    broken = {Invariant.AUTHENTICATION: 2}
+    new["f"] = [trial("f", number, 1, invariants=broken) for number in range(3)]
+    verdict = DESK.model_copy(
+        update={
+            "checks": (check("invariants", CheckStatus.FAIL, "authentication 0 → 3", estimate=0.1),),
+            **dict.fromkeys(("broken", "regressions", "suspected", "fixed"), ()),
+        }
+    )
+    rows = task_rows(summary(verdict), [suite(OLD, new)])
+    assert (rows[0].task, rows[0].state, rows[0].rules) == ("f", "rule", ("authentication",))
+
+
+def test_a_split_without_a_verdict_counts_the_trials() -> None:
+    splits = {"heldout": frozenset("a"), "discovery": frozenset("bc")}
+    rows = task_rows(summary(), [suite(OLD, NEW, splits=splits)])
+    assert [(row.split, row.task, row.state) for row in rows] == [
+        ("heldout", "a", "confirmed"),
+        ("discovery", "b", "broken"),
+        ("discovery", "c", "fixed"),
+    ]
+
+
+def test_the_page_shows_verdict_checks_and_tasks() -> None:
+    text = Reader(page(suite(OLD, NEW, tags={"a": ("refund", "critical")}))).text
+    for expected in (
+        "discard confirmed regressions: a; v1 fails the gate",
+        "clean evidence · policy calibrated · goal improve · test 1, level 0.0228",
+        "reward undecided −2.4 (−7.4…+2.8)",
+        "a refund critical confirmed regression 3/3 → 0/3",
+    ):
+        assert expected in text
+
+
+def test_a_run_without_suites_has_a_page() -> None:
+    text = Reader(page_html(RunSummary(candidate="v1", trouble="no model answers"), PageFacts(()))).text
+    assert "no verdict No verdict Why no model answers" in text
+
+
+def test_only_the_script_and_the_style_of_the_package_are_permitted() -> None:
+    text = page(suite(OLD, NEW))
+    policy = next(
+        attributes["content"] or ""
+        for tag, attributes in Reader(text).elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert re.fullmatch(
+        r"default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-[\w+/=]+'; "
+        r"style-src 'sha256-[\w+/=]+'",
+        policy,
+    )
+    assert "style=" not in text
+
+
+RECORDS = st.lists(
+    st.builds(trial, st.sampled_from(["a", *HOSTILE]), st.integers(0, 3), st.sampled_from([0.0, 1.0, None])),
+    max_size=6,
+    unique_by=(lambda record: (record.task_id, record.trial), lambda record: record.id),
+)
+
+
+@settings(max_examples=60)
+@given(SUMMARIES, RECORDS, RECORDS, st.dictionaries(st.sampled_from(HOSTILE), st.tuples(TEXTS)))
+def test_no_text_of_a_run_becomes_an_element_or_an_attribute_that_acts(
+    run: RunSummary, old: list[SimulationEvidence], new: list[SimulationEvidence], tags: dict[str, tuple[str]]
+) -> None:
+    data = [
+        PageSuite(
+            item.name,
+            *(
+                Evidence(provenance=Provenance(domain="d", provider="p"), simulations=tuple(records))
+                for records in (old, new)
+            ),
+            tags=tags,
+        )
+        for item in run.suites
+    ]
+    text = page_html(run, PageFacts(tuple(data)))
+    text.encode("utf-8")
+    elements = Reader(text).elements
+    assert [tag for tag, _ in elements if tag in ACTIVE] == ["meta"] * 5 + ["style", "script"]
+    names = {name for _, attributes in elements for name in attributes}
+    assert not {name for name in names if name.startswith("on") or name in ("href", "src", "style", "srcset")}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_kinds_of_failure_are_counted_on_both_sides_the_largest_rise_first() -> None:
+    old = {"a": [trial("a", 0, 0, components={"DB": 0.0}), trial("a", 1, 1, components={"DB": 1.0})]}
+    broken = {Invariant.AUTHENTICATION: 2, Invariant.CONSENT: 0}
+    new = {
+        "a": [
+            trial("a", 0, 0, termination_reason="max_steps", invariants=broken),
+            trial("a", 1, 0, invariants=broken, checks={"own": "broken"}),
+            trial("a", 2, None),
+        ]
+    }
+    assert failure_counts(suite(old, new)) == [
+        ("breaks authentication", "0 of 2", "2 of 3", 2),
+        ("check own broken", "0 of 2", "1 of 3", 1),
+        ("ended by max_steps", "0 of 2", "1 of 3", 1),
+        ("lost or not measured", "0 of 2", "1 of 3", 1),
+        ("DB below 1", "1 of 2", "0 of 3", -1),
+    ]
+
+
+def test_cost_is_compared_with_cost_and_tokens_with_tokens() -> None:
+    usage = {"assistant": {"prompt_tokens": 100}}
+    old = {name: [trial(name, 0, 1, cost=0.1, usage=usage)] for name in "ab"}
+    new = {"a": [trial("a", 0, 0, cost=0.2, usage=usage)], "b": [trial("b", 0, 1, usage=usage)]}
+    text = page(suite(old, new))
+    assert "a: +100 %, reward -1.00" in text
+    assert "b: +0 %, reward +0.00" in text
+
+
+def test_the_page_shows_what_was_changed() -> None:
+    changes = (("instruction", ("@@ -1 +1 @@", "-old <b>", "+new")), ("code: agent.py", ()))
+    reader = Reader(page_html(summary(), PageFacts((suite(OLD, NEW),), changes)))
+    classes = [attributes.get("class") for tag, attributes in reader.elements if tag == "span"]
+    assert [name for name in classes if name in ("place", "removed", "added")] == [
+        "place",
+        "removed",
+        "added",
+    ]
+    assert "-old <b> +new" in reader.text
+    assert "code: agent.py the earlier text is not at hand: see git" in reader.text
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_kind_of_run_has_a_page_with_its_claim(name: str) -> None:
+    run, _ = RUNS[name]
+    text = Reader(page_html(run, PageFacts(()))).text
+    assert (run.decision.value if run.decision and not run.trouble else "no verdict") in text
+    for item in run.suites:
+        assert all(verdict.split is None or verdict.split in text for verdict in item.verdicts)
