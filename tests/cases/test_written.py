@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve import World
 from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.written import WrittenTask, read_written_tasks
 from pytest_trace2evolve.errors import CaseError
@@ -296,7 +295,6 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         ({"expect": {"data": {"bookings": {"B17": {"room": "x"}}}}}, "the expected data do not fit the database of"),
         ({"expect": {"data": {"bookings": {"B17": {"room": 12}}}}}, "data: the database is as expected from the start"),
         ({"expect": {"data": {}}, "data": {"bookings": {"B1": {}}}}, "the task's data do not fit the database of"),
-        ({"expect": {"calls": [CALL]}, "user": {"goal": "Cancel it."}}, "user.knows is empty and the goal names no id"),
         ({"expect": {"says": ["help"]}}, "an agent that does nothing passes; expect something that only"),
     ],
 )  # fmt: skip
@@ -304,36 +302,6 @@ def test_tasks_that_cannot_be_right_are_not_admitted(fields: dict[str, Any], tol
     found = problems(**fields)
     assert any(text.startswith(told) for text in found), found
     assert all("\n" not in text for text in found)
-
-
-def test_unknown_keys_of_the_expected_data_are_warnings() -> None:
-    class Desk:
-        db: dict[str, Any]
-
-        def change_booking(self, booking_id: str, day: str) -> str:
-            """Change a booking."""
-            self.db["bookings"][booking_id]["day"] = day
-            return "changed"
-
-    data = {"bookings": {"B1": {"day": "Friday"}, "B2": {"day": "Sunday", "note": ""}}}
-    world = World.from_tools(Desk, data=data)
-
-    def warnings(expect: dict[str, Any]) -> list[str]:
-        record = {"id": "t", "user": {"goal": "Move my booking B1 to Monday."}, "expect": expect}
-        (check,) = check_written_tasks([WrittenTask.model_validate(record)], world)
-        assert check.problems == ()
-        return list(check.warnings)
-
-    assert (
-        warnings({"data": {"bookings": {"B1": {"day": "Monday", "note": "x"}, "B3": {"day": "Monday"}}}})
-        == []
-    )
-    assert warnings({"data": {"bookngs": {"B1": {"day": "Monday"}}}}) == [
-        "data: the database has no key 'bookngs'; did you mean 'bookings'?"
-    ]
-    assert warnings({"data": {"bookings": {"B1": {"dya": "Monday"}}}}) == [
-        "data: bookings.B1: no record of bookings has a field 'dya'; did you mean 'day'?"
-    ]
 
 
 def test_a_task_with_a_history_is_solved_from_there() -> None:

@@ -196,7 +196,7 @@ def _check_case_file(path: Path) -> int:
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
-    results = ((result.case.id, result.problems, ()) for result in admit(iter_cases(path), world))
+    results = ((result.case.id, result.problems) for result in admit(iter_cases(path), world))
     return _print_admissions(path, "cases", results)
 
 
@@ -208,21 +208,19 @@ def _check_written_file(path: Path, options: argparse.Namespace) -> int:
     project = project_of(options)
     tasks = read_written_tasks(path)
     world = world_of_file(project, path, project.open_worlds())
-    checks = ((check.task.id, check.problems, check.warnings) for check in check_written_tasks(tasks, world))
+    checks = ((check.task.id, check.problems) for check in check_written_tasks(tasks, world))
     return _print_admissions(path, "tasks", checks)
 
 
-def _print_admissions(
-    path: Path, kind: str, results: Iterable[tuple[str, Sequence[str], Sequence[str]]]
-) -> int:
-    """Print the problems and warnings of each case or task, and return the exit status."""
+def _print_admissions(path: Path, kind: str, results: Iterable[tuple[str, Sequence[str]]]) -> int:
+    """Print the problems of each case or task, and return the exit status."""
     from pytest_trace2evolve.utils.sanitize import sanitize_line
 
     n_admitted = n_checked = 0
-    for name, problems, warnings in results:
+    for name, problems in results:
         n_checked += 1
         n_admitted += not problems
-        for text in (*problems, *(f"warning: {warning}" for warning in warnings)):
+        for text in problems:
             print(sanitize_line(f"{path}: {name}: {text}"), flush=True)
     print(f"{path}: {n_admitted} of {n_checked} {kind} admitted", flush=True)
     return 0 if n_admitted == n_checked else EXIT_NOT_ADMITTED

@@ -1,77 +1,30 @@
 """Detects rules of a world that can never match, and tools that scoring cannot replay.
 
-A rule that never matches finds nothing, and no figure reveals it. Some checks need only the schemas of the
-tools. Others need results, such as those of the tasks' gold actions.
+A rule that never matches finds nothing, and no figure reveals it.
 """
 
 import contextlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_trace2evolve.errors import name_suggestion
-from pytest_trace2evolve.records.message import ToolCall
 from pytest_trace2evolve.records.protocols import ToolSchema, World
-from pytest_trace2evolve.records.rules import Rules, id_at
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.invariants import (
-    AnsweredCall,
-    Outcome,
-    answered_call,
-    owner_of,
-    record_in_result,
-    target_of,
-)
 from pytest_trace2evolve.scoring.reward import open_session
-
-MAX_TASKS = 200
-"""Maximum number of tasks whose gold actions are carried out."""
 
 MAX_REPEATED_TASKS = 50
 """Maximum number of tasks whose gold actions are carried out twice."""
 
-_NON_ID_TYPES = frozenset({"array", "boolean", "null", "object"})
-"""JSON Schema types whose values cannot be ids."""
 
-
-def gold_calls(world: World, tasks: Iterable[Task]) -> list[AnsweredCall]:
-    """The successful calls of the agent among the gold actions of the first tasks, with their results."""
-    calls = []
-    for _, task in zip(range(MAX_TASKS), tasks, strict=False):
-        with contextlib.ExitStack() as stack:
-            session = open_session(world, stack)
-            session.initialise(task.initial_state)
-            for index, action in enumerate(task.actions):
-                if action.requestor != "assistant":
-                    session.perform(action)
-                    continue
-                tool_result = session.call(action.name, action.arguments, "assistant")
-                call = ToolCall(id=str(index), name=action.name, arguments=dict(action.arguments))
-                answered = answered_call(call, tool_result.to_message(call))
-                if answered.outcome is Outcome.DONE:
-                    calls.append(answered)
-    return calls
-
-
-def rule_problems(
-    rules: Rules, tools: Sequence[ToolSchema], calls: Sequence[AnsweredCall] = ()
-) -> Iterator[str]:
-    """Yield the problems of a world's rules that can never match, a line each.
-
-    Args:
-        rules: The world's rules.
-        tools: The agent's tools.
-        calls: Successful calls of these tools, from `gold_calls`. The results of tools without calls are
-            not checked.
-    """
+def rule_problems(rules: Rules, tools: Sequence[ToolSchema]) -> Iterator[str]:
+    """Yield the problems of a world's rules that can never match with the agent's tools, a line each."""
     schemas = {tool.name: tool for tool in tools}
     yield from _check_tools(rules, schemas)
     yield from _check_arguments(rules, schemas)
     yield from _check_tables(rules)
     yield from _check_promises(rules)
-    yield from _check_patterns(rules, calls)
-    yield from _check_results(rules, calls)
-    yield from _check_fields(rules, calls)
+    yield from _check_patterns(rules)
 
 
 def _check_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
@@ -107,14 +60,6 @@ def _check_arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterato
             yield (
                 f"{rule}: the tool has no argument {argument!r}, so the rule never applies; "
                 f"{name_suggestion(argument, known_arguments)}"
-            )
-            continue
-        parameter = known_arguments[argument]
-        json_type = parameter.get("type") if isinstance(parameter, dict) else None
-        if isinstance(json_type, str) and json_type in _NON_ID_TYPES:
-            yield (
-                f"{rule}: argument {argument!r} is of type {json_type}, which cannot hold an id, so the rule "
-                "never applies; name an argument of type string or integer"
             )
 
 
@@ -153,12 +98,8 @@ def _rules_with_statuses(rules: Rules) -> list[str]:
     return writes + [f"promises[{index}]" for index, promise in enumerate(rules.promises) if promise.statuses]
 
 
-def _check_patterns(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
-    """Yield the problems of patterns that are invalid, match the empty text, or match no id in the calls."""
-    ids_of_table = defaultdict(set)
-    for call in calls:
-        if target := target_of(call, rules):
-            ids_of_table[target[0]].add(target[1])
+def _check_patterns(rules: Rules) -> Iterator[str]:
+    """Yield the problems of patterns that are invalid or match the empty text."""
     for table, text in rules.ids.items():
         rule = f"ids[{table!r}]"
         try:
@@ -168,62 +109,6 @@ def _check_patterns(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str
             continue
         if pattern.fullmatch(""):
             yield f"{rule}: {text!r} matches the empty text, so it finds no ids; require some character"
-        elif ids_of_table[table] and not any(pattern.search(key) for key in ids_of_table[table]):
-            yield (
-                f"{rule}: {text!r} matches none of the ids that the tasks name, such as "
-                f"{min(ids_of_table[table])!r}; correct it"
-            )
-
-
-def _check_results(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
-    """Yield the problems of tools whose results never have the declared form."""
-    calls_of_tool = defaultdict(list)
-    for call in calls:
-        calls_of_tool[call.tool_call.name].append(call)
-    paths = [(f"identify[{tool!r}]", tool, path) for tool, path in rules.identify.items()]
-    paths += [
-        (f"writes[{tool!r}].id_path", tool, writing.id_path)
-        for tool, writing in rules.writes.items()
-        if not writing.argument
-    ]
-    for rule, tool, path in paths:
-        results = calls_of_tool[tool]
-        if results and all(id_at(call.text, path) is None for call in results):
-            expected = f"has an id at {path!r}" if path else "is an id as plain text"
-            yield (
-                f"{rule}: none of {len(results)} results of {tool!r} {expected}, so the rule never applies; "
-                f"{'correct the path' if path else 'give the path of the id'}"
-            )
-    for rule, tool, _ in _rules_with_argument(rules):
-        results = calls_of_tool[tool]
-        if results and all(call.record is None for call in results):
-            yield (
-                f"{rule}: none of {len(results)} results of {tool!r} is a JSON object, so the rule never "
-                "applies; let the tool return the record"
-            )
-
-
-def _check_fields(rules: Rules, calls: Sequence[AnsweredCall]) -> Iterator[str]:
-    """Yield the problems of owner and status fields that no record has."""
-    owners: list[str | None] = []
-    fields: set[str] = set()
-    for call in calls:
-        target, record = target_of(call, rules), record_in_result(call, rules)
-        if target is None or not record:
-            continue
-        fields |= record.keys()
-        if target[0] != rules.customers:
-            owners.append(owner_of(call, target, record, rules))
-    if rules.owner and owners and not any(owners):
-        yield (
-            f"owner: no record that the tasks read has an id in field {rules.owner!r}; "
-            f"{name_suggestion(rules.owner, fields)}"
-        )
-    if rules.status and fields and rules.status not in fields and _rules_with_statuses(rules):
-        yield (
-            f"status: no record that the tasks read has a field {rules.status!r}; "
-            f"{name_suggestion(rules.status, fields)}"
-        )
 
 
 _REPLAY_REMEDY = "derive ids, times and choices from the database"

@@ -32,9 +32,8 @@ from pytest_trace2evolve.project.tool_settings import FILE_NAME
 from pytest_trace2evolve.records.ledger import Access, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.invariants import AnsweredCall
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.scoring.world_checks import gold_calls, rule_problems, tool_problems
+from pytest_trace2evolve.scoring.world_checks import rule_problems, tool_problems
 from pytest_trace2evolve.session.call_checks import find_call_problems
 from pytest_trace2evolve.session.findings import Finding, error_line, to_finding
 from pytest_trace2evolve.utils.git import git_text
@@ -412,7 +411,6 @@ def check_own_worlds(project: Project, worlds: Worlds) -> Iterator[Finding]:
     for (provider, domain), suites in _own_worlds(project, worlds).items():
         path = project.suite_path(suites[0].name)
         name = provider if is_import_path(provider) else f"{domain} (provider {provider})"
-        rules, calls = None, list[AnsweredCall]()
         try:
             world = worlds.open(provider, domain)
             rules = rules_of(world)
@@ -422,14 +420,12 @@ def check_own_worlds(project: Project, worlds: Worlds) -> Iterator[Finding]:
             yield Finding(path, f"rules of {name}: cannot be read: {error_line(error)}; correct them")
             continue
         try:
-            tasks = list(_world_tasks(project, suites, worlds))
-            calls = gold_calls(world, tasks) if rules else []
-            for problem in tool_problems(world, tasks):
+            for problem in tool_problems(world, _world_tasks(project, suites, worlds)):
                 yield Finding(path, f"world {name}: {problem}")
         except Exception as error:  # from the project's own code too
             text = f"world {name}: its tasks were not tried: {error_line(error)}"
             yield Finding(path, text, is_warning=True)
-        for problem in rule_problems(rules, world.tools("assistant"), calls) if rules else ():
+        for problem in rule_problems(rules, world.tools("assistant")) if rules else ():
             yield Finding(path, f"rules of {name}: {problem}")
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from pytest_trace2evolve.errors import (
     SuiteError,
     Trace2EvolveError,
     WorldError,
-    name_suggestion,
     shorten,
 )
 from pytest_trace2evolve.project.project import Project
@@ -26,7 +24,6 @@ from pytest_trace2evolve.records.protocols import Agent, World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.matchers import matcher_of
 from pytest_trace2evolve.scoring.reward import open_session, score
 from pytest_trace2evolve.session.call_checks import call_problems, missing_arguments, tools_of
 from pytest_trace2evolve.session.case_admission import LIMITS, ending_text, failure_text, passes
@@ -37,9 +34,6 @@ from pytest_trace2evolve.utils.reading import read_lines
 from pytest_trace2evolve.worlds.plain import PlainSession
 from pytest_trace2evolve.worlds.registry import Worlds
 
-_ID = re.compile(r"(?=[\w#-]*\d)[\w#-]{2,}|\S+@\S+")
-"""A word by which an agent can identify something: a word with a digit, or an e-mail address."""
-
 
 @dataclass(frozen=True)
 class TaskCheck:
@@ -47,7 +41,6 @@ class TaskCheck:
 
     task: WrittenTask
     problems: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
 
 
 def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
@@ -92,15 +85,13 @@ def task_files(project: Project) -> list[Path]:
 def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[TaskCheck]:
     """Check tasks. An exception while a task runs is reported as a problem of that task."""
     for task in tasks:
-        warnings: tuple[str, ...] = ()
         try:
             problems = tuple(dict.fromkeys(_find_problems(task, world)))
-            warnings = () if problems else tuple(dict.fromkeys(_find_warnings(task, world)))
         except Exception as error:  # from the project's own tools
             text = " ".join(f"{error}".split())
             kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
             problems = (f"it cannot be run: {kind}{text}",)
-        yield TaskCheck(task, problems, warnings)
+        yield TaskCheck(task, problems)
 
 
 def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
@@ -114,42 +105,11 @@ def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
         yield str(error)
         return
     yield from data_problems
-    yield from _user_problems(written_task)
     # The judge is not asked, so judged statements do not count here.
     unjudged_task = _without_judge(task)
     if not problems and not data_problems and is_complete:
         yield from _oracle_problems(unjudged_task, world)
     yield from _idle_problems(written_task, unjudged_task, world)
-
-
-def _find_warnings(written_task: WrittenTask, world: World) -> Iterator[str]:
-    """Yield probable mistakes of a task without problems."""
-    with contextlib.ExitStack() as stack:
-        session = open_session(world, stack)
-        session.initialise(written_task.to_task().initial_state)
-        if isinstance(session, PlainSession) and isinstance(data := session.data(), Mapping):
-            yield from _unknown_keys(written_task.expect.data or {}, data)
-
-
-def _unknown_keys(expected: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield expected keys that the database does not have, and fields that no similar record has."""
-    for name, records in expected.items():
-        if name not in data:
-            yield f"data: the database has no key {name!r}; {name_suggestion(str(name), map(str, data))}"
-            continue
-        siblings = [record for record in _values(data[name]) if isinstance(record, Mapping)]
-        fields = {str(field): None for record in siblings for field in record}
-        for key, record in records.items() if siblings and isinstance(records, Mapping) else ():
-            for field in record if isinstance(record, Mapping) and not matcher_of(record) else ():
-                if str(field) not in fields:
-                    yield (
-                        f"data: {name}.{key}: no record of {name} has a field {field!r}; "
-                        f"{name_suggestion(str(field), fields)}"
-                    )
-
-
-def _values(value: object) -> Iterable[object]:
-    return value.values() if isinstance(value, Mapping) else ()
 
 
 def _data_problems(
@@ -204,19 +164,6 @@ def _is_complete(written_task: WrittenTask, world: World) -> bool:
         call.is_exact and call.name in tools and not missing_arguments(call, tools[call.name])
         for call in calls
     )
-
-
-def _user_problems(written_task: WrittenTask) -> Iterator[str]:
-    """Yield a problem if the agent cannot learn from the user what the expected calls need."""
-    user, expect = written_task.user, written_task.expect
-    user_text = f"{user.goal} {user.opening or ''}"
-    if not user.knows and not _ID.search(user_text) and not written_task.history:
-        values = [value for call in expect.calls or () for value in (call.arguments or {}).values()]
-        if expect.data or any(_ID.search(str(value)) for value in values):
-            yield (
-                "user.knows is empty and the goal names no id, so the agent cannot find out whom it serves; "
-                "add the facts that the agent needs"
-            )
 
 
 def _oracle_problems(task: Task, world: World) -> Iterator[str]:
