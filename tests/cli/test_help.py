@@ -85,7 +85,7 @@ def test_options_of_the_old_names_are_gone() -> None:
     known = {option for option, _ in helps(PARSER)}
     old = {"--most", "--picture", "--rows", "--waiting", "--key-var", "--judge-key-var", "--runs", "--check"}
     assert known & old == set()
-    new = {"--max-adapters", "--plot", "--batch-size", "--queue-size", "--api-key-env", "--t2e-max-reruns"}
+    new = {"--max-adapters", "--plot", "--batch-size", "--queue-size", "--api-key-env"}
     assert new <= known
 
 

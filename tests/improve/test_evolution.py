@@ -63,7 +63,7 @@ def test_where_nothing_can_be_learned_the_status_and_the_run_stand(support: pyte
     resume = (
         f"trace2evolve: to resume from this run: trace2evolve --root {support.path} evolve --from-run {run}"
     )
-    assert lines[why + 1] == f"{resume} --candidate v6 --max-adapters 2 --t2e-trials=1 --t2e-gate=strict"
+    assert lines[why + 1] == f"{resume} --candidate v6 --max-adapters 2 -- --t2e-trials=1 --t2e-gate=strict"
 
 
 def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_session(

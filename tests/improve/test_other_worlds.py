@@ -106,7 +106,7 @@ def test_evolve_rejects_a_suite_of_another_world(
     monkeypatch.chdir(project.root)
     assert main(["lock"]) == 0
     capsys.readouterr()
-    assert main(["evolve", "--base", str(embedded_model()), "--t2e-suite=far"]) == 2
+    assert main(["evolve", "--base", str(embedded_model()), "--", "--t2e-suite=far"]) == 2
     assert capsys.readouterr().err == f"trace2evolve: {refusal('suite far', 'airline')}\n"
 
 

@@ -155,7 +155,7 @@ def test_settings_that_name_another_agent_or_no_gate_are_rejected(
     ini.write_text("[pytest]\nt2e_gate = off\n", encoding="utf-8")
     assert main(["evolve", "--dry-run"]) == 2
     assert "only the gate's verdict can promote an adapter; name a policy" in capsys.readouterr().err
-    assert main(["evolve", "--dry-run", "--t2e-gate", "strict"]) == 0
+    assert main(["evolve", "--dry-run", "--", "--t2e-gate", "strict"]) == 0
     assert main(["evolve", "--dry-run", "--", "--t2e-gate=strict", "--t2e-suite=small"]) == 0
     ini.unlink()
     path = project.suite_path("small")

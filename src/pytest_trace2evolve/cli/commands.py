@@ -466,7 +466,6 @@ SERVE = Command(
             )
         ),
         text_option("--device", None, "torch device (default: cuda if available, else cpu)"),
-        text_option("--dtype", None, "torch dtype (default: float32 on cpu, else the stored dtype)"),
         integer_option(
             "--threads",
             "N",
@@ -482,13 +481,6 @@ SERVE = Command(
             "requests that may wait (default: 1024)",
             range_check(1, 100_000),
             default=1024,
-        ),
-        integer_option(
-            "--prefix-cache",
-            "MIB",
-            "memory for cached prompt prefixes (default: 256; 0 disables the cache)",
-            range_check(0),
-            default=256,
         ),
         flag_option("--parent-pipe", "exit when standard input closes"),
     ),

@@ -178,7 +178,6 @@ def synthesize(options: argparse.Namespace) -> int:
         model=options.writer,
         base_url=options.writer_base_url,
         url_option="--writer-base-url",
-        api_key_env=options.writer_api_key_env,
         temperature=1.0,
         seed=0,
     )

@@ -37,7 +37,6 @@ IMPORT = Command(
             default=1,
         ),
         flag_option("--all-calls", "expect all calls, not only those of tools that seem to change something"),
-        path_option("--patterns", "FILE", "your own patterns (default: redact in [tool.trace2evolve])"),
         flag_option("--skip-damaged", "leave out damaged conversations, and print a line for each"),
     ),
 )

@@ -104,10 +104,8 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
 
 
 def _load_patterns(options: argparse.Namespace) -> "Patterns":
-    from pytest_trace2evolve.importing.patterns import patterns_of_project, read_patterns
+    from pytest_trace2evolve.importing.patterns import patterns_of_project
 
-    if options.patterns is not None:
-        return read_patterns(options.patterns)
     return patterns_of_project(real_path(options.root) if options.root else Path.cwd())
 
 

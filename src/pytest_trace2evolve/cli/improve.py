@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.records.improvement import Stage
     from pytest_trace2evolve.training.train import TrainingSpec
 
-_JUDGE_OPTIONS = ("judge_base_url", "judge_api_key_env", "no_cache", "dry_run")
+_JUDGE_OPTIONS = ("judge_base_url", "dry_run")
 """Options that have no effect without a judge."""
 
 
@@ -95,7 +95,6 @@ def _label_with_judge(
         model=options.judge,
         base_url=options.judge_base_url,
         url_option="--judge-base-url",
-        api_key_env=options.judge_api_key_env or "OPENAI_API_KEY",
         temperature=1.0,
         seed=0,
         price=prices.get(options.judge),
@@ -118,7 +117,7 @@ def _label_with_judge(
     model.key()
     model.require_url()
     with contextlib.ExitStack() as stack:
-        if project is not None and not options.no_cache:
+        if project is not None:
             cache = open_cache(project.answers_cache)
             stack.callback(cache.close)
             settings = JudgeSettings(model, runs=settings.runs, cache=cache)

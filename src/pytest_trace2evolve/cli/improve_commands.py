@@ -8,7 +8,6 @@ from pytest_trace2evolve.cli.parser import (
     PROVIDER_OPTION,
     SUITE_OPTION,
     Command,
-    ExclusiveOptions,
     flag_option,
     integer_option,
     number_option,
@@ -16,8 +15,7 @@ from pytest_trace2evolve.cli.parser import (
     range_check,
     text_option,
 )
-from pytest_trace2evolve.improve.arguments import add_evolve_arguments, add_run_options
-from pytest_trace2evolve.utils.option_types import MAX_SEED
+from pytest_trace2evolve.improve.arguments import add_evolve_arguments
 
 BASE_MODEL_OPTION = path_option("--base", "DIR", "the base model (default: the embedded model)")
 CANDIDATE_OPTION = text_option(
@@ -49,9 +47,6 @@ MODEL_OPTIONS = (
     integer_option(
         "--seeds", "N", "number of scenarios (default: 100; 30 for a model folder)", range_check(2)
     ),
-    integer_option(
-        "--first-seed", "SEED", "seed of the first scenario (default: 0)", range_check(0, MAX_SEED), default=0
-    ),
     integer_option("--rollouts", "K", "rollouts of each scenario (default: 16)", range_check(2), default=16),
     CANDIDATE_OPTION,
     number_option("--temperature", "T", "temperature (default: the model's, else 1)"),
@@ -75,12 +70,7 @@ CAPABILITIES = Command(
             "run id or its beginning, a run folder, or a results file",
             nargs="+",
         ),
-        ExclusiveOptions(
-            (
-                text_option("--judge", "MODEL", "judge model, to discover and label capabilities"),
-                flag_option("--rules", "label with rules, offline (default)"),
-            )
-        ),
+        text_option("--judge", "MODEL", "judge model, to discover and label capabilities (default: rules)"),
         integer_option(
             "--repeats",
             "N",
@@ -88,12 +78,6 @@ CAPABILITIES = Command(
             range_check(1, 10_000),
         ),
         JUDGE_URL_OPTION,
-        text_option(
-            "--judge-api-key-env",
-            "NAME",
-            "environment variable that holds the judge's API key (default: OPENAI_API_KEY)",
-        ),
-        flag_option("--no-cache", "neither read nor store cached answers of the judge"),
         flag_option("--dry-run", "print the estimated cost of the judge; send no requests"),
         text_option(
             "--include-sealed",
@@ -152,12 +136,6 @@ ENVIRONMENT = Command(
                 text_option("capability", "CAPABILITY", "name of the capability, in snake_case"),
                 text_option("--writer", "MODEL", "model that writes the environment", required=True),
                 text_option("--writer-base-url", "URL", "the writer's endpoint (default: OPENAI_BASE_URL)"),
-                text_option(
-                    "--writer-api-key-env",
-                    "NAME",
-                    "environment variable that holds the writer's API key (default: OPENAI_API_KEY)",
-                    default="OPENAI_API_KEY",
-                ),
                 text_option(
                     "--description", "TEXT", "description of the capability; needed if no report describes it"
                 ),
@@ -241,15 +219,15 @@ EVOLVE = Command(
     "evolve",
     "train and gate adapters for failed tasks; rerun to resume",
     (
-        "trace2evolve evolve --candidate v6 --t2e-suite support --dry-run",
+        "trace2evolve evolve --candidate v6 --dry-run -- --t2e-suite support",
         "trace2evolve evolve --from-run 2026-11-24T035034 --max-adapters 2",
     ),
     "improve:evolve",
     (
         flag_option("--dry-run", "print the required budget; train nothing"),
         JSON_OPTION,
-        text_option("run_options", "-- OPTION", "options for each run, after --", nargs="*"),
+        text_option("run_options", "-- OPTION", "options of each run, such as --t2e-suite NAME", nargs="*"),
     ),
-    declare_options=(add_evolve_arguments, add_run_options),
+    declare_options=(add_evolve_arguments,),
     defaults={"resumable": True},
 )

@@ -271,11 +271,9 @@ def serve(options: argparse.Namespace) -> int:
             port=options.port,
             token=_resolve_token(options),
             device=options.device,
-            dtype=options.dtype,
             threads=options.threads,
             max_rows=options.batch_size,
             max_waiting=options.queue_size,
-            prefix_bytes=options.prefix_cache << 20,
             has_parent_pipe=options.parent_pipe,
         )
     )

@@ -121,7 +121,7 @@ class JudgeLabeller:
         if len(lost_labels) == len(labels):
             raise LabelError(
                 f"judge {name!r} gave no usable label; first: {lost_labels[0].why}"
-                f"{self._failure_note()}; try a different judge, or --rules"
+                f"{self._failure_note()}; try a different judge, or leave out --judge"
             )
         notes = [f"judge {name!r}, prompt {prompts.PROMPT_VERSION}"]
         if lost_labels:
@@ -163,7 +163,7 @@ class JudgeLabeller:
         if not proposals:
             raise LabelError(
                 f"judge {self._settings.model.model!r} proposed no capability in {DISCOVERY_COUNT} "
-                f"discoveries{self._failure_note()}; try a different judge, or --rules"
+                f"discoveries{self._failure_note()}; try a different judge, or leave out --judge"
             )
         first_proposals: dict[str, Capability] = {}
         for proposal in proposals:

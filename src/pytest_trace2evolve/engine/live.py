@@ -43,13 +43,11 @@ class RaySettings:
 
     Attributes:
         address: The cluster's address, or `auto`.
-        per_actor: The number of concurrent simulations in one actor; None for the executor's default.
         pip: A file of requirements that the nodes install for the run; None to install nothing.
         env: Names of the environment variables that are passed to the nodes.
     """
 
     address: str
-    per_actor: int | None = None
     pip: Path | None = None
     env: tuple[str, ...] = ()
 

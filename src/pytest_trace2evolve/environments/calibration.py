@@ -156,7 +156,6 @@ class CalibrationSpec:
         candidate: The candidate whose instruction the agent gets; empty for none.
         start_difficulty: The first difficulty.
         can_adjust: Whether the difficulty is changed if figures miss their targets.
-        first_seed: Seed of the first scenario.
     """
 
     settings: ModelSettings
@@ -168,7 +167,6 @@ class CalibrationSpec:
     can_adjust: bool = True
     content: Content = Content.TRAIN
     concurrency: int = DEFAULT_CONCURRENCY
-    first_seed: int = 0
 
 
 async def calibrate(
@@ -235,7 +233,7 @@ async def _measure(
     groups = await play_groups(
         lambda: ScenarioEnvironment(generator, world),
         make_agent,
-        range(spec.first_seed, spec.first_seed + spec.seeds),
+        range(spec.seeds),
         spec.rollouts,
         concurrency=spec.concurrency,
         on_progress=lambda done: on_progress(difficulty, done),
@@ -382,7 +380,6 @@ def read_spec(options: argparse.Namespace, project: Project | None, base_folder:
         can_adjust=options.difficulty is None,
         content=Content(options.content),
         concurrency=options.concurrency,
-        first_seed=options.first_seed,
     )
 
 

@@ -151,7 +151,9 @@ class EvolutionHooks:
             if option.t2e_model is None
             else ["--base", str(current_folder / Path(option.t2e_model).expanduser())]
         )
-        return [*arguments, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
+        arguments += shlex.split(option.t2e_evolve_options or "")
+        run_options = run_arguments(self._values)
+        return [*arguments, "--", *run_options] if run_options else arguments
 
     def _on_stage(self, stage: Stage, line: str) -> None:
         self._print(f"{stage.value}: {sanitize_line(line)[:160]}")

@@ -120,11 +120,10 @@ class LoadedModel(Decoder):
         adapters: Sequence[AdapterFolder] = (),
         *,
         device: str | None = None,
-        dtype: str | None = None,
     ) -> None:
         target_device = _select_device(device)
         self.tokenizer = load_tokenizer(folder)
-        model = load_model(folder, dtype or ("float32" if target_device.type == "cpu" else "auto"))
+        model = load_model(folder, "float32" if target_device.type == "cpu" else "auto")
         self._row_adapters: list[str] = []
         self._peft_names = {adapter.name: f"a{number}" for number, adapter in enumerate(adapters)}
         if adapters:

@@ -122,11 +122,9 @@ class ServerSettings:
     port: int = 0
     token: str | None = field(default=None, repr=False)
     device: str | None = None
-    dtype: str | None = None
     threads: int | None = None
     max_rows: int = 64
     max_waiting: int = 1024
-    prefix_bytes: int = 1 << 28
     has_parent_pipe: bool = False
 
 
@@ -200,7 +198,7 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
     from pytest_trace2evolve.serving.engine import Engine
     from pytest_trace2evolve.serving.loading import LoadedModel
 
-    model = LoadedModel(settings.folder, settings.adapters, device=settings.device, dtype=settings.dtype)
+    model = LoadedModel(settings.folder, settings.adapters, device=settings.device)
     is_on_cpu = model.device.type == "cpu"
     threads = settings.threads
     if threads is None and is_on_cpu and model.parameters < MAX_SMALL_MODEL_PARAMETERS:
@@ -214,7 +212,6 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
         model,
         max_rows=settings.max_rows,
         max_waiting=settings.max_waiting,
-        prefix_bytes=settings.prefix_bytes,
     )
     chat_app = ChatApp(
         engine,

@@ -5,15 +5,14 @@ from pytest_trace2evolve.engine.factories import AnswerStores
 from pytest_trace2evolve.engine.live import LiveSettings, RaySettings
 from pytest_trace2evolve.engine.ray_actor import RemoteSuite, Side
 from pytest_trace2evolve.engine.ray_cluster import RunContext
-from pytest_trace2evolve.engine.ray_executor import DEFAULT_PER_ACTOR, RayExecutor
+from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.session.plan import Plan
 
 
 def executor_of(settings: RaySettings) -> RayExecutor:
     """Return the executor that the options `--t2e-ray` and `--t2e-ray-…` describe."""
-    per_actor, pip = settings.per_actor or DEFAULT_PER_ACTOR, settings.pip or ()
-    return RayExecutor(settings.address, per_actor=per_actor, pip=pip, env=settings.env)
+    return RayExecutor(settings.address, pip=settings.pip or (), env=settings.env)
 
 
 def work_of(plan: Plan, account: Account, stores: AnswerStores) -> RunContext:

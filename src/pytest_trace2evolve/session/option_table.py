@@ -355,13 +355,6 @@ OPTIONS: tuple[Option, ...] = (
         metavar="ADDRESS|auto",
     ),
     Option(
-        "ray-per-actor",
-        "run",
-        "maximum number of simulations at once in one process of the cluster (default: 32)",
-        metavar="N",
-        type=whole_number_parser(1, 1_000),
-    ),
-    Option(
         "ray-pip",
         "run",
         "requirements file that the nodes install for the run",

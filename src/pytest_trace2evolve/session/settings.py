@@ -177,7 +177,7 @@ def _ray_settings(values: Any, base_folder: Path) -> RaySettings | None:
     pip = None if values.t2e_ray_pip is None else base_folder / values.t2e_ray_pip
     if pip is not None and not pip.is_file():
         raise ConfigError(f"--t2e-ray-pip {values.t2e_ray_pip}: no such file; name a file of requirements")
-    return RaySettings(values.t2e_ray, values.t2e_ray_per_actor, pip, tuple(values.t2e_ray_env or ()))
+    return RaySettings(values.t2e_ray, pip, tuple(values.t2e_ray_env or ()))
 
 
 def _check_output_path(flag: str, name: str, context: Context) -> None:
