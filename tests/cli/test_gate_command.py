@@ -145,6 +145,63 @@ def test_what_differs_is_gated(
     assert command.split() == ["pytest", "--candidate", candidate, *goal, *options]
 
 
+def renew_lock(desk: Path) -> None:
+    assert main(["--root", str(desk), "lock"]) == 0
+
+
+def test_the_tasks_of_the_commit_are_compared_and_new_ones_are_measured(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (desk / "tasks.yaml").read_text("utf-8")
+    edit(desk / "tasks.yaml", 'says: ["24"]', 'says: ["2"]')
+    edit(desk / "tasks.yaml", "id: renew-reserved", "id: again")
+    renew_lock(desk)
+    first, command, text, further = plan(capsys)
+    assert first.endswith(": suites/suites.lock, tasks.yaml")
+    base = git(desk, "rev-parse", "main")
+    copy = f".trace2evolve/tasks/{base[:12]}"
+    assert command.split()[-3:] == ["-o", f"t2e_suites={copy}/suites", SUITE]
+    assert text == "v1 on the new and changed tasks, which decide nothing"
+    items = [f"suites/desk.toml::development::{task}" for task in ("renew", "due", "again")]
+    assert sorted(further.split()) == sorted(["pytest", "--candidate", "v1", "--t2e-gate", "off", *items])
+    assert (desk / copy / "tasks.yaml").read_text("utf-8") == before
+    copied = Project(root=desk, suites_folder=desk / copy / "suites")
+    assert copied.suite("desk").splits, "the copied suite is read with the copied tasks"
+    assert not [*(desk / copy).rglob("*.py")]
+
+
+def test_a_removed_suite_is_still_compared(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "suites/desk.toml").rename(desk / "suites/other.toml")
+    renew_lock(desk)
+    lines = plan(capsys)
+    assert lines[0] == "note: suite desk was removed"
+    assert "-o" in lines[2].split()
+    assert lines[4].endswith("suites/other.toml::development::due")
+
+
+def test_a_world_that_differs_is_named(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Baselines of another world say nothing, and the session refuses them."""
+    edit(desk / "desk/data.json", "Emma", "Persuasion")
+    renew_lock(desk)
+    note, first, command = plan(capsys)
+    assert note.startswith("note: suite desk: its data changed from ")
+    assert note.endswith(
+        ", so no baseline of the commit can judge this change: merge the world with new baselines first, and "
+        "changes of the agent later"
+    )
+    assert first.startswith("v1 differs from commit ")
+    assert "-o" not in command.split()
+
+
+def test_hooks_next_to_changed_suites_are_an_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(desk / "tasks.yaml", 'says: ["24"]', 'says: ["2"]')
+    renew_lock(desk)
+    (desk / "suites/conftest.py").write_text("")
+    capsys.readouterr()
+    assert main(["gate", "--against", "main"]) == 2
+    assert "suites/conftest.py: is not loaded for the tasks of commit " in capsys.readouterr().err
+
+
 def test_changed_code_gates_the_promoted_candidate_and_those_with_an_agent_that_imports_it(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

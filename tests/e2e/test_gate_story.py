@@ -143,6 +143,52 @@ def test_a_broken_agent_is_discarded_and_its_missing_call_is_named(team: Reposit
     team.drop()
 
 
+def test_a_baseline_saved_again_blesses_no_broken_agent(team: Repository) -> None:
+    team.branch("blessed")
+    team.edit("desk/agent.py", "Shall I renew", "I renewed")
+    saving = ("--t2e-save-baseline", "v1", "--t2e-baseline-mode", "update", "--t2e-gate", "off")
+    assert team.run("pytest", "--candidate", "v1", *saving)[0] == 1
+    team.commit()
+    status, text = team.gate()
+    assert status == 1, text
+    assert "changed: baseline desk/v1 was saved again: reward 1.000 → 0.500; easier to pass" in text
+    assert re.search(
+        r"^   usage: turns ×0\.\d+ \(.*\); not compared \(-v\): cost, tokens, latency$", text, re.M
+    )
+    team.drop()
+
+
+def test_deleted_and_easier_tasks_are_named_and_still_compared(team: Repository) -> None:
+    """A broken agent whose tasks were deleted or made easier is discarded; a new task is only measured."""
+    team.branch("easier")
+    team.edit("desk/agent.py", "It is due in week {loan['due_week']}", "It is due")
+    tasks = (team.root / "tasks.yaml").read_text("utf-8")
+    new = "- id: new\n  user: {goal: Tell me when my loan L2 is due.}\n  expect: {data: {}, says: [never]}\n"
+    for change, named in (
+        (tasks.partition("- id: due")[0] + new, "task 'due' was removed from split 'development'"),
+        (tasks.replace('{data: {}, says: ["24"]}', "{data: {}, says: [due]}"), "the content of task 'due'"),
+    ):
+        assert change != tasks
+        (team.root / "tasks.yaml").write_text(change, encoding="utf-8")
+        assert team.run("trace2evolve", "lock")[0] == 0
+        team.commit()
+        status, text = team.gate()
+        assert status == 1, text
+        assert named in " ".join(text.split())
+        assert "confirmed (1): due" in text
+        assert ("FAILED suites/desk.toml::development::new" in text) == (change.endswith(new))
+    team.drop()
+    team.branch("task")
+    (team.root / "tasks.yaml").write_text(tasks + new, encoding="utf-8")
+    assert team.run("trace2evolve", "lock")[0] == 0
+    team.commit()
+    status, text = team.gate()
+    assert status == 0, text
+    assert "task 'new' was added to split 'development'" in text
+    assert "FAILED suites/desk.toml::development::new" in text, "which decides nothing"
+    team.drop()
+
+
 def test_a_refactoring_is_green_and_a_page_is_not_gated(team: Repository) -> None:
     team.branch("refactoring")
     team.edit("desk/agent.py", "loans.extend(", "loans.extend(  # all numbers\n            ")

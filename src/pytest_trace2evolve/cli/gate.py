@@ -42,6 +42,9 @@ def gate(options: argparse.Namespace) -> int:
     for candidate, command in plan.commands.items():
         print(f"{candidate} differs from commit {plan.commit[:12]}: {', '.join(plan.reasons[candidate])}")
         print(f"  {shlex.join(command)}")
+    for candidate, command in plan.new_tasks.items():
+        print(f"{candidate} on the new and changed tasks, which decide nothing")
+        print(f"  {shlex.join(command)}")
     sys.stdout.flush()
     if options.dry_run:
         return 0
@@ -53,6 +56,12 @@ def gate(options: argparse.Namespace) -> int:
         )
         for candidate, command in plan.commands.items()
     }
+    for candidate, command in plan.new_tasks.items():
+        name = f"{candidate}-new-tasks"
+        (folder / name).mkdir(exist_ok=True)
+        status = _run_session(command, project.root, folder / name, keeps_run=options.output is None)
+        if status not in (0, 1):  # failed tasks are no trouble
+            statuses[name] = status
     for candidate, status in statuses.items() if len(statuses) > 1 else ():
         print(f"{candidate}: exit status {status}")
     return max(statuses.values(), key=_rank, default=0)
@@ -76,15 +85,8 @@ def _gate_candidate(
     folder.mkdir(exist_ok=True)
     summary_path = folder / "summary.json"
     summary_path.unlink(missing_ok=True)
-    outputs = [f"--t2e-summary={summary_path}", f"--t2e-summary={folder / 'summary.md'}"]
-    outputs += [f"--junitxml={folder / 'junit.xml'}"]
-    outputs += [] if keeps_run else [f"--t2e-run-folder={folder / 'run'}"]
-    with subprocess.Popen([sys.executable, "-m", *command, *outputs], cwd=root) as process:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:  # the session is interrupted too, and stores what it has measured
-            process.wait()
-            raise
+    summaries = [f"--t2e-summary={path}" for path in (summary_path, folder / "summary.md")]
+    status = _run_session([*command, *summaries], root, folder, keeps_run=keeps_run)
     if not summary_path.exists():
         status = status if status > 1 else EXIT_CRASH
         trouble = f"the run ended before its verdict (exit status {status}): see its output"
@@ -92,6 +94,18 @@ def _gate_candidate(
     elif status <= 1 and read_summary(summary_path).decision is None:
         status = EXIT_STATUS[Decision.INCONCLUSIVE]
     return status
+
+
+def _run_session(command: Sequence[str], root: Path, folder: Path, *, keeps_run: bool) -> int:
+    """Run a session of pytest, write its JUnit file and its run to a folder, and return its exit status."""
+    outputs = [f"--junitxml={folder / 'junit.xml'}"]
+    outputs += [] if keeps_run else [f"--t2e-run-folder={folder / 'run'}"]
+    with subprocess.Popen([sys.executable, "-m", *command, *outputs], cwd=root) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the session is interrupted too, and stores what it has measured
+            process.wait()
+            raise
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -99,6 +99,17 @@ class Project:
         return cls(root=root, suites_folder=root / "suites")
 
     @property
+    def tasks_copies(self) -> Path:
+        """The folder of copies of other commits' suites and tasks, by commit."""
+        return self.root / ".trace2evolve" / "tasks"
+
+    @property
+    def tasks_root(self) -> Path:
+        """The folder to which a suite's files of cases and tasks are relative: the root, or a copy."""
+        parent = self.suites_folder.parent
+        return parent if parent.parent == self.tasks_copies else self.root
+
+    @property
     def baselines_folder(self) -> Path:
         return self.root / "baselines"
 
@@ -234,7 +245,7 @@ class Project:
     def world(self, suite: Suite, worlds: Worlds) -> World:
         """Return the world of a suite, with the cases and the written tasks of the suite's files."""
         files = tuple(
-            self.root / name
+            self.tasks_root / name
             for name in (
                 *(spec.cases for spec in suite.case_splits.values()),
                 *dict.fromkeys(spec.tasks for spec in suite.task_splits.values()),
@@ -314,7 +325,7 @@ class Project:
         Raises:
             CaseError: the file lies outside of the root.
         """
-        path = self.root / name
+        path = self.tasks_root / name
         if Path(name).is_absolute() or not is_inside(path, self.root):
             raise CaseError(f"{name}: is outside {self.root}; name a file of cases relative to it")
         return path

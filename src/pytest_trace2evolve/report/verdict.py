@@ -448,9 +448,9 @@ def _print_usage(page: Page, verdict: Verdict, *, is_verbose: bool) -> None:
         return
     compared = [f"{found.metric} {ratio_text(found)}" for found in verdict.usage if found.ratio is not None]
     missing = [found.metric for found in verdict.usage if found.ratio is None]
-    if compared:
-        reasons = f"; not compared (-v): {', '.join(missing)}" if missing else ""
-        page.print_line(f"{', '.join(compared)}{reasons}", label="   usage: ")
+    missing_text = f"not compared (-v): {', '.join(missing)}" if missing else ""
+    if verdict.usage:
+        page.print_line("; ".join(filter(None, [", ".join(compared), missing_text])), label="   usage: ")
 
 
 def _print_figures(page: Page, verdict: Verdict) -> None:

@@ -26,8 +26,10 @@ def evidence_changes(project: Project, commit: str) -> tuple[str, ...]:
     """
     try:
         root, _ = checked_out(project.root, commit)
-        old = Project(root=root, suites_folder=root / project.suites_folder.relative_to(project.root))
-        return (*_suite_changes(old, project), *_policy_changes(old, project))
+        folder = project.suites_folder.relative_to(project.tasks_root)
+        old = Project(root=root, suites_folder=root / folder)
+        new = Project(root=project.root, suites_folder=project.root / folder)
+        return (*_suite_changes(old, new), *_policy_changes(old, new))
     except Trace2EvolveError as error:
         return (f"the tasks and baselines of commit {commit[:12]} cannot be compared: {error}",)
 

@@ -1,17 +1,26 @@
 """Plans the pytest sessions that gate everything that differs from a commit."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.project.candidates import Candidates
+from pytest_trace2evolve.project.lock import SuiteLock, lock_differences
 from pytest_trace2evolve.project.own_scaffold import is_below_pytest_settings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.inventory import SHARED, changed_names, read_inventory
 from pytest_trace2evolve.utils.git import checked_out, git_text
+
+CONFTEST = "conftest.py"
+
+_TASK_PHRASES = ("task ", "the content of task ", "its settings changed")
+"""The beginnings of the differences between locks that a copy of the commit's suites undoes."""
+
+MAX_ITEMS = 50
+"""Maximum number of tasks of a suite that a command names one by one."""
 
 SavedCandidates = Mapping[str, Mapping[str, str]]
 """The candidates that have a saved baseline, with the times of their measurements, by suite."""
@@ -25,17 +34,22 @@ class GatePlan:
         commit: The commit that the change starts from.
         reasons: The files and parts that differ, by the candidate that is gated for them.
         commands: The command of each candidate's session.
+        new_tasks: The command that measures each candidate on the new and changed tasks, and decides nothing.
         notes: Notes for the user, a line each.
     """
 
     commit: str
     reasons: Mapping[str, Sequence[str]]
     commands: Mapping[str, Sequence[str]]
+    new_tasks: Mapping[str, Sequence[str]]
     notes: Sequence[str]
 
 
 def plan_gate(project: Project, base: str, options: Sequence[str]) -> GatePlan:
     """Plan the sessions that gate everything that differs from a commit.
+
+    If suites or tasks differ, the sessions run those of the commit, because only they have a baseline that
+    the change did not touch.
 
     Args:
         base: The commit or branch into which the change is merged. The commit at which the change left it is
@@ -43,7 +57,8 @@ def plan_gate(project: Project, base: str, options: Sequence[str]) -> GatePlan:
         options: Further options of pytest.
 
     Raises:
-        ConfigError: git cannot find the commit, or a file of the project is invalid.
+        ConfigError: git cannot find the commit, a file of the project is invalid, or the commit's tasks
+            cannot be copied.
         CandidateError, SuiteError: a candidate or a suite is invalid.
     """
     commit = (git_text(project.root, "merge-base", "--", base, "HEAD") or "").strip()
@@ -56,7 +71,8 @@ def plan_gate(project: Project, base: str, options: Sequence[str]) -> GatePlan:
     old, new = read_inventory(base_root), read_inventory(project.root)
     for name in project.suite_names:
         project.suite(name)  # read here for its errors, like the candidates below
-    saved = _saved_candidates(project, base_root)
+    old_project = Project(root=base_root, suites_folder=base_root / "suites")
+    saved = _saved_candidates(project, old_project)
     shared = changed_names(old, new, SHARED)
     reasons: dict[str, list[str]] = {}
     suites: dict[str, list[str]] = {}
@@ -73,29 +89,101 @@ def plan_gate(project: Project, base: str, options: Sequence[str]) -> GatePlan:
     notes = [f"{key} was removed" for key in old if key not in new]
     if not saved:
         notes.append(f"commit {commit[:12]} has no saved baseline, so only changed candidates are gated")
-    commands = {}
+    old_locks, new_locks = old_project.lock.suites, project.lock.suites
+    world_notes = list(_world_notes(old_locks, new_locks)) if reasons and saved else []
+    new_tasks = _new_tasks(old_locks, new_locks) if saved and not world_notes else []
+    has_old_tasks = all(
+        name in new_locks and lock.digest == new_locks[name].digest for name, lock in old_locks.items()
+    )
+    task_options = []
+    if reasons and saved and not has_old_tasks and not world_notes:
+        task_options = ["-o", f"t2e_suites={_copy_tasks(project, old_project, commit)}"]
+    notes += world_notes
+    commands, new_task_commands = {}, {}
     for name in reasons:
         suite_options = [f"--t2e-suite={suite}" for suite in suites.get(name, ())]
-        commands[name] = _command(project, name, saved, commit, [*suite_options, *options])
-    return GatePlan(commit, reasons, commands, notes)
+        start = _command_start(project, name)
+        goal_options = _goal_options(project, name, saved, commit)
+        commands[name] = [*start, *goal_options, *task_options, *suite_options, *options]
+        if new_tasks:
+            new_task_commands[name] = [*start, "--t2e-gate", "off", *options, *new_tasks]
+    return GatePlan(commit, reasons, commands, new_task_commands, notes)
 
 
-def _command(
-    project: Project, name: str, saved: SavedCandidates, commit: str, options: Sequence[str]
-) -> list[str]:
-    """Return the command that gates a candidate. Its claim holds until it has a baseline of its own."""
+def _new_tasks(old: Mapping[str, SuiteLock], new: Mapping[str, SuiteLock]) -> list[str]:
+    """Return the ids of the pytest items of new and changed tasks, or of their suite if they are many."""
+    items = []
+    for suite, lock in new.items():
+        old_tasks = old[suite].tasks if suite in old else {}
+        names = [
+            f"suites/{suite}.toml::{split}::{task}"
+            for split, tasks in lock.splits.items()
+            for task, content in tasks.items()
+            if old_tasks.get(task) != content
+        ]
+        items += names if len(names) <= MAX_ITEMS else [f"suites/{suite}.toml"]
+    return items
+
+
+def _world_notes(old: Mapping[str, SuiteLock], new: Mapping[str, SuiteLock]) -> Iterator[str]:
+    """Say for each suite whose world differs that its baselines cannot judge the change."""
+    for name, lock in old.items():
+        differences = lock_differences(lock, new.get(name, lock))
+        if parts := [text for text in differences if not text.startswith(_TASK_PHRASES)]:
+            yield (
+                f"suite {name}: {'; '.join(parts)}, so no baseline of the commit can judge this change: "
+                "merge the world with new baselines first, and changes of the agent later"
+            )
+
+
+def _copy_tasks(project: Project, old: Project, commit: str) -> str:
+    """Copy the suites of a commit and the files that they name, and return the path of the copied suites.
+
+    The copy holds no code: pytest would import a `conftest.py` of the commit, and then its other modules.
+
+    Raises:
+        ConfigError: the folder of suites holds code, or a file cannot be copied.
+    """
+    if (project.suites_folder / CONFTEST).exists():
+        raise ConfigError(
+            f"{project.suites_folder / CONFTEST}: is not loaded for the tasks of commit {commit[:12]}, which "
+            "differ from the present ones; move its content to conftest.py in the project's root"
+        )
+    copy = project.tasks_copies / commit[:12]
+    files = [*old.suites_folder.glob("*.toml"), old.lock_path]
+    for name in old.suite_names:
+        suite = old.suite(name)
+        files += [old.resolve_path(spec.cases) for spec in suite.case_splits.values()]
+        files += [old.resolve_path(spec.tasks) for spec in suite.task_splits.values()]
+    try:
+        shutil.rmtree(copy, ignore_errors=True)
+        for path in dict.fromkeys(files):
+            target = copy / path.relative_to(old.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    except OSError as error:
+        raise ConfigError(f"{copy}: the tasks of commit {commit[:12]} cannot be copied: {error}") from None
+    return (copy / "suites").relative_to(project.root).as_posix()
+
+
+def _command_start(project: Project, name: str) -> list[str]:
+    rootdir = ["--rootdir", "."] if is_below_pytest_settings(project.root) else []
+    return ["pytest", *rootdir, "--candidate", name]
+
+
+def _goal_options(project: Project, name: str, saved: SavedCandidates, commit: str) -> list[str]:
+    """Return the options for a candidate's goal. Its claim holds until it has a baseline of its own."""
     has_baseline = any(name in candidates for candidates in saved.values())
     goal = Goal.NO_REGRESSION if has_baseline else project.candidates[name].claim or Goal.NO_REGRESSION
-    rootdir = ["--rootdir", "."] if is_below_pytest_settings(project.root) else []
     against = ["--t2e-against", commit] if saved else []
-    return ["pytest", *rootdir, "--candidate", name, "--t2e-goal", goal.value, *against, *options]
+    return ["--t2e-goal", goal.value, *against]
 
 
-def _saved_candidates(project: Project, root: Path) -> dict[str, dict[str, str]]:
-    """Return the candidates of the project whose baselines a folder holds."""
+def _saved_candidates(project: Project, old: Project) -> dict[str, dict[str, str]]:
+    """Return the candidates of the project whose baselines an old state of it holds, by suite."""
     saved: dict[str, dict[str, str]] = {}
-    for suite in project.suite_names:
-        for path in sorted((root / "baselines" / suite).glob("*.json")):
+    for suite in old.suite_names:
+        for path in sorted((old.baselines_folder / suite).glob("*.json")):
             origin = read_evidence(path).provenance
             if origin.candidate is not None and origin.candidate.id in project.candidates:
                 saved.setdefault(suite, {})[origin.candidate.id] = origin.created_at or ""

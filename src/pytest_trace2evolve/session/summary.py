@@ -9,6 +9,8 @@ from pytest_trace2evolve.session.evidence_changes import evidence_changes
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
+COPY_NOTE = "suites or tasks differ: the tasks of the commit are compared, and new ones only measured"
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -63,7 +65,7 @@ def report_of(
         trouble=trouble,
         suites=tuple(suites),
         changes=() if against is None else evidence_changes(plan.project, against),
-        notes=tuple(notes),
+        notes=(*notes, COPY_NOTE) if plan.project.tasks_root != plan.project.root else tuple(notes),
         used=used,
         command=command,
         reuses=plan.live is not None and plan.live.function is None and not plan.is_fresh,
