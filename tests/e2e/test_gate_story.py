@@ -147,13 +147,13 @@ def test_a_baseline_saved_again_blesses_no_broken_agent(team: Repository) -> Non
     team.branch("blessed")
     team.edit("desk/agent.py", "Shall I renew", "I renewed")
     saving = ("--t2e-save-baseline", "v1", "--t2e-baseline-mode", "update", "--t2e-gate", "off")
-    assert team.run("pytest", "--candidate", "v1", *saving)[0] == 1
+    assert team.run("pytest", "--candidate", "v1", *saving)[0] == 0
     team.commit()
     status, text = team.gate()
     assert status == 1, text
     assert "changed: baseline desk/v1 was saved again: reward 1.000 → 0.500; easier to pass" in text
     assert re.search(
-        r"^   usage: turns ×0\.\d+ \(.*\); not compared \(-v\): cost, tokens, latency$", text, re.M
+        r"^   usage: turns ×\d\.\d+ \(.*\); not compared \(-v\): cost, tokens, latency$", text, re.M
     )
     team.drop()
 

@@ -249,3 +249,23 @@ def test_a_short_value_within_a_longer_word_does_not_count_as_named() -> None:
     question = "For how many guests should I book the table on 12 June?"
     trace = [Message(role="user", content=script.opening), Message(role="assistant", content=question)]
     assert SlotUser(script).reply(trace).content == "guests: 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Which day suits you? Free are wednesday and friday.", "day: wednesday"),
+        ("Please tell me which day you prefer: wednesday or friday.", "day: wednesday"),
+        ("Please confirm your day: wednesday.", "Yes, please."),
+    ],
+)
+def test_a_choice_that_lists_the_value_is_answered_by_the_value(text: str, answer: str) -> None:
+    script = SlotScript(
+        goal="Book the repair of my bike.", opening="I want to book a repair.", knows={"day": "wednesday"}
+    )
+    trace = [
+        Message(role="assistant", content=GREETING),
+        Message(role="user", content=script.opening),
+        Message(role="assistant", content=text),
+    ]
+    assert SlotUser(script).reply(trace).content == answer

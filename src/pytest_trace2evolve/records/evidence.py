@@ -27,7 +27,7 @@ DUMMY_USER = "dummy_user"
 SCRIPTED_USER = "script"
 """The recorded user of synthetic cases, who follows the script of each case."""
 
-SLOT_USER = "slots-2"
+SLOT_USER = "slots-3"
 """The recorded user of written tasks; the number rises whenever the same script could give other messages."""
 
 GOLD_USER = "gold"

@@ -99,6 +99,7 @@ _NOT_DONE = re.compile(
 )
 _REFERENCE = re.compile(r"\b(?:that|this|it|these|those|the above|go ahead|proceed|agree|continue)\b")
 _OFFER = re.compile(r"\b(?:offer|instead|alternative|alternatively|how about|rather|recommend|suggest)\b")
+_CHOICE = re.compile(r"\b(?:which|what|when)\b")
 _MONEY = re.compile(
     r"[$€£]\s?\d[\d.,]*|\b\d[\d.,]*\s?(?:eur|euros?|usd|dollars?|gbp|pounds?|percent|%)(?![a-z])", re.I
 )
@@ -163,9 +164,14 @@ class SlotUser:
         questions = find_questions(text)
         kinds = {question.kind for question in questions}
         requests = [question.text for question in questions if question.kind is Ask.FACT]
-        facts = {name: None for request in requests for name in asked_facts(request, self._script.knows)}
-        # A request that names the fact itself, such as "Please confirm your id B17", asks for a yes.
-        facts_to_tell = [name for name in facts if not _names_value(text, self._script.knows[name])]
+        facts = {name: request for request in requests for name in asked_facts(request, self._script.knows)}
+        # A request that names the fact itself, such as "Please confirm your id B17", asks for a yes, but a
+        # choice, such as "Which day suits you? Free are Monday and Friday.", asks for the value.
+        facts_to_tell = [
+            name
+            for name, request in facts.items()
+            if _CHOICE.search(request) or not _names_value(text, self._script.knows[name])
+        ]
         is_done = self._reports_success(text)
         if Ask.AGREEMENT in kinds and not facts_to_tell:
             return self._answer_proposal(state, text, questions)
