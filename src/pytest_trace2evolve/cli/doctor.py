@@ -17,6 +17,9 @@ HISTORY_TURN = "This is turn {}: the guest asks for a room with a view of the se
 MIN_HISTORY_TOKENS = HISTORY_TURNS * 12
 """The least number of tokens of the long history in any tokenizer. A shorter prompt lacks turns."""
 
+MAX_ANSWER_TOKENS = 2048
+"""The limit of an answer in tokens, which suffices for a short answer after reasoning."""
+
 FEATURES = (
     ("plain", "Reply with one word.", "", "no usage: the tokens and the cost of a run stay unknown"),
     ("tools", "What is the weather in Oslo? Use the tool.", "auto", "no call: check the parser of calls"),
@@ -38,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
         api_key_env=options.api_key_env,
         retries=Retries(attempts=3),
         url_option="--base-url",
+        max_answer_tokens=MAX_ANSWER_TOKENS,
     )
     settings.require_url()
     return asyncio.run(_try_all(settings))

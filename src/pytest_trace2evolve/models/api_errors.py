@@ -77,7 +77,7 @@ RULES = (
     Rule(Outcome.FORBIDDEN, "403", "", "all; OpenRouter's moderation"),
     Rule(Outcome.MISSING, "404", "", "all: an unknown model; MLX-LM: any failed generation"),
     Rule(Outcome.TOO_LARGE, "413", "", "gateways' limit of bytes"),
-    Rule(Outcome.REFUSED, "501", "", "vLLM, llama.cpp: not implemented"),
+    Rule(Outcome.REFUSED, "501", "requires --jinja", "vLLM, llama.cpp: not implemented, or not enabled"),
     Rule(Outcome.RETRY, "408 409 424 425 498 499", "", "all; TGI 424, Groq 498, Ollama 499"),
     Rule(Outcome.RETRY, _SERVER_ERRORS, "", "all; Anthropic 529"),
 )
