@@ -280,8 +280,11 @@ def failure_counts(suite: "PageSuite") -> list[tuple[str, str, str, int]]:
             if record.status is Status.MEASURED and record.termination_reason not in REGULAR_ENDS:
                 counter[f"ended by {record.termination_reason}"] += 1
             counter["lost or not measured"] += record.status is not Status.MEASURED
+            is_failed = record.reward is not None and not is_success(record.reward)
             counter.update(
-                f"{name.value} below 1" for name, value in record.components.items() if not is_success(value)
+                f"failed, {name.value} below 1"
+                for name, value in record.components.items()
+                if is_failed and not is_success(value)
             )
             counter.update(
                 f"breaks {name.value.replace('_', ' ')}"
