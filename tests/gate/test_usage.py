@@ -148,9 +148,9 @@ def test_a_side_without_usage_has_no_ratio_and_leaves_a_limit_open(base: str, tm
     pairs = both(spent([[None, None]] * 40), spent(EVEN))
     ratios = {found.metric: found for found in usage_ratios(pairs, 0.05, has_fixed_tasks=False)}
     assert all(found.ratio is None for found in ratios.values())
-    assert ratios["cost"].note == "the baseline has no cost (it has no usage, or no price)"
-    assert ratios["turns"].note == "the baseline has no turns (it was saved by an older version)"
-    assert ratios["latency"].note.count("no live latency") == 2
+    assert ratios["cost"].note == "the baseline has no cost (no usage, or no price)"
+    assert ratios["turns"].note == "the baseline has no turns (saved by an older version)"
+    assert ratios["latency"].note.startswith("both sides have no live latency (none recorded, or ")
     verdict = judged(pairs, base + LIMIT, tmp_path)
     assert verdict.decision is Decision.INCONCLUSIVE
     (check,) = (check for check in verdict.checks if check.id == "cost")

@@ -21,10 +21,10 @@ _ROUNDING_ERROR = 1e-9
 """The share of the baseline's mean up to which differences and standard errors count as 0."""
 
 _MISSING_TEXTS = {
-    COST: "cost (it has no usage, or no price)",
+    COST: "cost (no usage, or no price)",
     TOKENS: "usage",
-    TURNS: "turns (it was saved by an older version)",
-    LATENCY: "live latency (none was recorded, or answers came from a cache or a recording)",
+    TURNS: "turns (saved by an older version)",
+    LATENCY: "live latency (none recorded, or answers from a cache or a recording)",
 }
 
 
@@ -165,10 +165,12 @@ def _means_of(pairs: Pairs, metric: str, *, has_fixed_tasks: bool) -> _Means | N
 
 def _missing_note(pairs: Pairs, metric: str) -> str:
     """Name the sides that have a figure for too few of their measured simulations; empty if both have it."""
+    if metric not in pairs.usage or not any(side.counts.any() for side in pairs.usage[metric]):
+        return f"both sides have no {_MISSING_TEXTS[metric]}"
     parts = []
     for index, name in enumerate(("baseline", "candidate")):
         measured = int(pairs.sides[index].measured.sum())
-        known = int(pairs.usage[metric][index].counts.sum()) if metric in pairs.usage else 0
+        known = int(pairs.usage[metric][index].counts.sum())
         if not known:
             parts.append(f"the {name} has no {_MISSING_TEXTS[metric]}")
         elif known < MIN_MEASURED * measured:
