@@ -143,6 +143,14 @@ class TrainingError(Trace2EvolveError):
     """Training cannot start, cannot continue, or learns nothing."""
 
 
+class ProposalError(Trace2EvolveError):
+    """A proposal of an improvement was rejected, or crashed when it was run."""
+
+    def __init__(self, message: str, *, is_crash: bool = False) -> None:
+        super().__init__(message)
+        self.is_crash = is_crash
+
+
 class LabelError(Trace2EvolveError):
     """The output of a labeller cannot be trusted, so none of its labels counts."""
 

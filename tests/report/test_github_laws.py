@@ -98,7 +98,6 @@ SUMMARIES = st.builds(
     used=TEXTS,
     command=NAMES,
     run_id=TEXTS,
-    page=TEXTS,
     evidence=TEXTS,
 )
 

@@ -6,7 +6,14 @@ An option name has the same meaning in every command and in the pytest plugin.
 import argparse
 
 from pytest_trace2evolve.cli.import_commands import IMPORT, REVIEW
-from pytest_trace2evolve.cli.improve_commands import CAPABILITIES, ENVIRONMENT, EVAL_ROUTER, EVOLVE, TRAIN
+from pytest_trace2evolve.cli.improve_commands import (
+    CAPABILITIES,
+    ENVIRONMENT,
+    EVAL_ROUTER,
+    EVOLVE,
+    IMPROVE,
+    TRAIN,
+)
 from pytest_trace2evolve.cli.parser import (
     CONTENT_OPTION,
     JSON_OPTION,
@@ -506,7 +513,7 @@ DOCTOR = Command(
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
     "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
-    "improve": (CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
+    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
     "serve": (SERVE, DOCTOR),
 }
 """All commands by group, in the order of the help."""

@@ -1,4 +1,4 @@
-"""Commands that learn from failures: capabilities, train, eval-router and evolve."""
+"""Commands that learn from failures: improve, capabilities, train, eval-router and evolve."""
 
 import argparse
 import contextlib
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.improvement import Stage
+    from pytest_trace2evolve.session.settings import Context
     from pytest_trace2evolve.training.train import TrainingSpec
 
 _JUDGE_OPTIONS = ("judge_base_url", "dry_run")
@@ -224,19 +225,12 @@ def evolve(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.improve.loop import evolve
     from pytest_trace2evolve.improve.plan import budget_text, check_budget, compute_budget
     from pytest_trace2evolve.improve.planner import plan_evolution
-    from pytest_trace2evolve.project.pytest_ini import ini_value
     from pytest_trace2evolve.report.improvement import evolution_text
     from pytest_trace2evolve.session.planner import resources_of
-    from pytest_trace2evolve.session.settings import Context
 
     parse_run_options(options.run_options, options)
     project = project_of(options)
-    context = Context(
-        root=project.root,
-        base_folder=Path.cwd(),
-        agent=ini_value(project.root, "t2e_agent") or "",
-        gate=ini_value(project.root, "t2e_gate") or "",
-    )
+    context = _context_of(project)
     with contextlib.closing(environments_of(project)) as environments:
         resources = resources_of(project)
         plan = plan_evolution(options, run_values(options), resources, environments, context)
@@ -253,3 +247,36 @@ def evolve(options: argparse.Namespace) -> int:
 
 def _print_stage(stage: "Stage", text: str) -> None:
     print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)
+
+
+def improve(options: argparse.Namespace) -> int:
+    """Propose candidates, screen them, and keep those that the gate promotes."""
+    from pytest_trace2evolve.improve.arena import improve
+    from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS, parse_run_options, run_values
+    from pytest_trace2evolve.improve.search_planner import plan_search
+    from pytest_trace2evolve.report.search import plan_text, search_json, search_text
+    from pytest_trace2evolve.session.planner import resources_of
+
+    parse_run_options(options.run_options, options, SEARCH_RUN_OPTIONS)
+    project = project_of(options)
+    resources = resources_of(project)
+    values = run_values(options, SEARCH_RUN_OPTIONS)
+    plan = plan_search(options, values, resources, _context_of(project))
+    print(plan_text(plan), file=sys.stderr, flush=True)
+    if options.dry_run:
+        return 0
+    result = improve(plan, resources, lambda line: print(sanitize_line(line), file=sys.stderr, flush=True))
+    print(search_json(result) if options.json else search_text(plan, result))
+    return 0
+
+
+def _context_of(project: "Project") -> "Context":
+    from pytest_trace2evolve.project.pytest_ini import ini_value
+    from pytest_trace2evolve.session.settings import Context
+
+    return Context(
+        root=project.root,
+        base_folder=Path.cwd(),
+        agent=ini_value(project.root, "t2e_agent") or "",
+        gate=ini_value(project.root, "t2e_gate") or "",
+    )

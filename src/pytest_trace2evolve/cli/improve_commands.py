@@ -8,6 +8,7 @@ from pytest_trace2evolve.cli.parser import (
     PROVIDER_OPTION,
     SUITE_OPTION,
     Command,
+    check_positive,
     flag_option,
     integer_option,
     number_option,
@@ -229,5 +230,52 @@ EVOLVE = Command(
         text_option("run_options", "-- OPTION", "options of each run, such as --t2e-suite NAME", nargs="*"),
     ),
     declare_options=(add_evolve_arguments,),
+    defaults={"resumable": True},
+)
+
+IMPROVE = Command(
+    "improve",
+    "propose candidates, keep what the gate promotes; rerun to resume",
+    (
+        "trace2evolve improve --suite support --proposer table --table sentences.toml",
+        "trace2evolve improve --suite desk --proposer reflect --reflect-model gpt-4.1 --max-cost 20",
+    ),
+    "improve:improve",
+    (
+        text_option("--suite", "NAME", "only this suite", required=True),
+        text_option("--candidate", "ID", "learn from failures of this candidate (default: v0)", default="v0"),
+        text_option(
+            "--proposer",
+            None,
+            "table: add a sentence of a file; ablate: drop a rule; parameters: change the sampling; "
+            "reflect: a model reads failures and rewrites the instruction",
+            choices=("table", "ablate", "parameters", "reflect"),
+            required=True,
+        ),
+        path_option("--table", "FILE", "TOML file with the sentences of proposer table"),
+        text_option("--reflect-model", "MODEL", "model of proposer reflect"),
+        text_option("--reflect-base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
+        text_option(
+            "--reflect-api-key-env",
+            "NAME",
+            "environment variable that holds its API key (default: OPENAI_API_KEY)",
+            default="OPENAI_API_KEY",
+        ),
+        text_option("--baseline", "NAME|RUN", "evidence of the candidate (default: measure it)"),
+        integer_option("--max-proposals", "N", "stop after N proposals", range_check(1)),
+        integer_option("--max-simulations", "N", "make at most N simulations", range_check(1, 10**9)),
+        number_option("--max-minutes", "M", "stop after M minutes", check_positive),
+        number_option("--max-cost", "USD", "stop at this cost; needs prices.toml", check_positive),
+        integer_option(
+            "--plateau",
+            "N",
+            "stop after N proposals without a promotion (default: 20)",
+            range_check(1),
+            default=20,
+        ),
+        flag_option("--dry-run", "check the options and print the plan; run nothing"),
+        JSON_OPTION,
+        text_option("run_options", "-- OPTION", "options of pytest for each run, after --", nargs="*"),
+    ),
     defaults={"resumable": True},
 )

@@ -77,6 +77,12 @@ def range_check(minimum: int, maximum: int = 1_000_000) -> ValueCheck:
     return check
 
 
+def check_positive(option: str, number: float) -> None:
+    """Check that a number is more than 0."""
+    if number <= 0:
+        raise ConfigError(f"{option} {number:g}: must be more than 0")
+
+
 def check_share(option: str, number: float) -> None:
     """Check that a difference of rewards is between 0 and 1, both excluded."""
     if not 0 < number < 1:

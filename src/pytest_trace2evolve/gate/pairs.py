@@ -78,6 +78,22 @@ class Tally:
     max_steps: Counts
 
     @classmethod
+    def of_successes(cls, successes: Counts, trials: int) -> "Tally":
+        """The tally of tasks that were all measured with rewards of 0 or 1, and have no other figures."""
+        none = np.zeros_like(successes)
+        reward = successes.astype(np.float64)
+        return cls(
+            trials=none + trials,
+            measured=none + trials,
+            reward=reward,
+            squares=reward,
+            successes=successes,
+            matched=dict.fromkeys(ACTION_METRICS, none.astype(np.float64)),
+            checked=dict.fromkeys(ACTION_METRICS, none),
+            max_steps=none,
+        )
+
+    @classmethod
     def combine(cls, function: Callable[[list[Any]], Any], tallies: Sequence["Tally"]) -> "Tally":
         """Combine tallies with the same kinds, applying a function to each list of corresponding arrays."""
 

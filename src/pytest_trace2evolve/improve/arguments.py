@@ -30,6 +30,15 @@ RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE_O
 """The options that an evolution passes to each of its runs."""
 
 
+SEARCH_RUN_OPTIONS = tuple(
+    option
+    for option in OPTIONS
+    if option.name in ("model", "base-url", "agent", "cache")
+    or (option in RUN_OPTIONS and option.name not in ("suite", "max-cost", "max-tokens", "max-minutes"))
+)
+"""The options that a search passes to each of its runs. The search has a suite and budgets of its own."""
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that raises `ConfigError` for invalid arguments."""
 
@@ -81,28 +90,31 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-minutes", type=parse_finite, metavar="M", help="start no further stage after M minutes")
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of an evolution's runs."""
+def add_run_options(parser: argparse.ArgumentParser, options: Sequence[Option] = RUN_OPTIONS) -> None:
+    """Declare the options of the runs of an evolution or a search."""
     group = parser.add_argument_group("options of each run, as in pytest")
-    for option in RUN_OPTIONS:
+    for option in options:
         group.add_argument(option.flag, **option.argparse_arguments())
 
 
-def parse_run_options(arguments: Sequence[str], namespace: argparse.Namespace) -> None:
+def parse_run_options(
+    arguments: Sequence[str], namespace: argparse.Namespace, options: Sequence[Option] = RUN_OPTIONS
+) -> None:
     """Parse the options of runs, which follow `--`, into a namespace.
 
     Raises:
         ConfigError: an option is not one of the runs' options, or its value is invalid.
     """
     parser = _Parser()
-    add_run_options(parser)
+    add_run_options(parser, options)
     _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     if unknown_arguments:
         flag = unknown_arguments[0].partition("=")[0]
-        flags = [option.flag for option in RUN_OPTIONS]
+        flags = [option.flag for option in options]
+        owner, command = ("an evolution", "evolve") if options is RUN_OPTIONS else ("a search", "improve")
         raise ConfigError(
-            f"{unknown_arguments[0]}: not an option of an evolution's runs; {name_suggestion(flag, flags)}; "
-            "see trace2evolve evolve --help"
+            f"{unknown_arguments[0]}: not an option of {owner}'s runs; {name_suggestion(flag, flags)}; "
+            f"see trace2evolve {command} --help"
         )
 
 
@@ -120,14 +132,15 @@ def parse_evolve_options(text: str) -> argparse.Namespace:
         raise ConfigError(f"--t2e-evolve-options: {error}") from None
 
 
-def run_values(source: Any) -> SimpleNamespace:
-    """Return the values of all options of a run; options that an evolution does not pass on are None.
+def run_values(source: Any, options: Sequence[Option] = RUN_OPTIONS) -> SimpleNamespace:
+    """Return the values of all options of a run; options that are not passed on are None.
 
     Args:
         source: An object with an attribute for each given option.
+        options: The options that are passed on.
     """
     values = dict.fromkeys((option.destination for option in OPTIONS), None)
-    values |= {option.destination: getattr(source, option.destination, None) for option in RUN_OPTIONS}
+    values |= {option.destination: getattr(source, option.destination, None) for option in options}
     return SimpleNamespace(**values)
 
 
@@ -136,14 +149,19 @@ def run_arguments(values: Any) -> list[str]:
     return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _option_texts(option, values)]
 
 
-def decisive_values(values: Any) -> dict[str, list[str]]:
+def decisive_values(values: Any, names: Sequence[str] = _DECISIVE_OPTIONS) -> dict[str, list[str]]:
     """Return the values that change a run's result by flag, normalized so that 1 equals 1.0."""
     values_by_flag = {}
-    for option in RUN_OPTIONS:
-        if option.name in _DECISIVE_OPTIONS:
+    for option in OPTIONS:
+        if option.name in names:
             texts = [_normalize(text) for text in _option_texts(option, values)]
             values_by_flag[option.flag] = sorted(set(texts)) if option.is_repeatable else texts
     return values_by_flag
+
+
+def search_values(values: Any) -> dict[str, list[str]]:
+    """Return the values that change the outcome of a search, as `decisive_values` does."""
+    return decisive_values(values, (*_DECISIVE_OPTIONS, "model", "base-url", "agent"))
 
 
 def _option_texts(option: Option, values: Any) -> list[str]:

@@ -95,7 +95,7 @@ def plan_evolution(
     else:
         _check_agent(project, values, context)
     options = read_options(values, context)
-    _check_gate_can_promote(options, project.root, has_own_gate=values.t2e_gate is not None)
+    check_gate_can_promote(options, project.root, has_own_gate=values.t2e_gate is not None)
     judge = read_judge(values)
     baseline = None if source is None else str(source.folder.resolve())
     plan = make_plan(
@@ -160,7 +160,7 @@ def _check_agent(project: Project, values: SimpleNamespace, context: Context) ->
         )
 
 
-def _check_gate_can_promote(options: Options, root: Path, *, has_own_gate: bool) -> None:
+def check_gate_can_promote(options: Options, root: Path, *, has_own_gate: bool) -> None:
     """Check that the gate can promote an adapter."""
     if options.goal is Goal.NO_REGRESSION:
         raise ConfigError(

@@ -8,6 +8,7 @@ the project's adapters.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -321,6 +322,38 @@ class Candidates:
             return f"unknown {role} {name!r}; {self._folder} contains no {kind}"
         suggestions = similar_names(name, known_names, max_names=3) or known_names[:8]
         return f"unknown {role} {name!r}; nearest are {', '.join(suggestions)} in {self._folder}"
+
+
+_OWN_FIELDS = ("id", "parent", "hypothesis", "claim", "frozen_at", "informed_by")
+"""Fields of a candidate that its children do not inherit."""
+
+
+def render_child(parent: str, child: Candidate) -> str:
+    """Return the text of the file of a child that differs from its parent in its instruction or parameters.
+
+    Args:
+        parent: The text of the parent's file, from which the child keeps all other fields.
+        child: The child, with a hypothesis on one line.
+    """
+    lines, _ = _split_front_matter(Path(f"{child.parent}.md"), parent)
+    dropped_fields = {*_OWN_FIELDS, "changes", "parameters"}
+    fields = [
+        f"id: {child.id}",
+        f"parent: {child.parent}",
+        f'hypothesis: "{child.hypothesis}"',
+        *([] if child.frozen_at is None else [f"frozen_at: {child.frozen_at.isoformat()}"]),
+        *([f"informed_by: [{', '.join(child.informed_by)}]"] if child.informed_by else []),
+        *([f"changes: [{', '.join(child.changes)}]"] if child.changes else []),
+        *(["parameters:"] if child.parameters.given else []),
+        *(f"  {name}: {json.dumps(value)}" for name, value in child.parameters.given.items()),
+    ]
+    is_kept = False
+    for line in lines:
+        if match := re.match(r"([A-Za-z_]+)[ \t]*:", line):
+            is_kept = match[1] not in dropped_fields
+        if is_kept:
+            fields.append(line)
+    return "\n".join(["---", *fields, "---", child.instruction, ""])
 
 
 def describe_source(name: str) -> str:

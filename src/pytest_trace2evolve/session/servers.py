@@ -61,17 +61,21 @@ class LocalServers:
 
     def __init__(self) -> None:
         self._servers: list[LocalServer] = []
+        self._served: dict[Path, ServedFolder] = {}
         self.addresses: dict[str, ServedModel] = {}
 
     def start(self, folders: Mapping[Path, ServedFolder]) -> None:
-        """Start the servers and wait until all answer.
+        """Start the servers that do not run yet, and wait until all answer.
 
         Raises:
             ModelFolderError: a model or an adapter cannot be served.
         """
         for path, served_folder in folders.items():
+            if self._served.get(path) == served_folder:
+                continue
             server = LocalServer(path, served_folder.adapters)
             self._servers.append(server)
+            self._served[path] = served_folder
             self.addresses[str(path)] = ServedModel(server.base_url, server.token, served_folder.weights)
 
     def watch(self, on_end: Callable[[str], None]) -> None:
@@ -84,3 +88,4 @@ class LocalServers:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        self._served.clear()

@@ -81,6 +81,7 @@ class Session:
         resources: The resources of the project.
         on_event: Called for each event, in a thread of the session.
         executor: Makes the simulations elsewhere; None selects the plan's executor, or this process.
+        servers: Servers of local models that outlive the session; None for servers of its own.
 
     Attributes:
         plan: The plan, with local models at the addresses of their servers.
@@ -102,11 +103,13 @@ class Session:
         resources: Resources,
         on_event: Callable[[Event], None] = ignore_event,
         executor: "RayExecutor | None" = None,
+        servers: LocalServers | None = None,
     ) -> None:
         self.notes = list(plan.notes)
         self.forecast: Estimate | None = None
         self.refusal = ""
-        self.servers = LocalServers()
+        self.servers = LocalServers() if servers is None else servers
+        self._owns_servers = servers is None
         self._resources = resources
         self._executor = executor
         if executor is None and plan.ray is not None:
@@ -149,7 +152,8 @@ class Session:
     def _open_resources(self, plan: Plan) -> None:
         """Start the servers, the threads and the account of the run."""
         self._exit_stack.enter_context(use_run_folder(plan))
-        self._exit_stack.callback(self.servers.close)
+        if self._owns_servers:
+            self._exit_stack.callback(self.servers.close)
         self.servers.start(model_folders(plan))
         self.plan = plan = use_servers(plan, self.servers.addresses)
         for live in plan.all_live:
@@ -597,6 +601,7 @@ def run(
     on_event: Callable[[Event], None] = ignore_event,
     tasks: Iterable[TaskName] | None = None,
     executor: "RayExecutor | None" = None,
+    servers: LocalServers | None = None,
 ) -> Run:
     """Run a plan from its first simulation to its verdict.
 
@@ -606,13 +611,14 @@ def run(
         on_event: Called for each event, in a thread of the session.
         tasks: Suites and ids of tasks; all tasks by default.
         executor: Makes the simulations elsewhere; None selects the plan's executor, or this process.
+        servers: Servers of local models that outlive the run; None for servers of its own.
 
     Raises:
         ConfigError, ResultsError, EndpointError, ModelFolderError: see `Session`.
         EndpointError: the endpoint rejects a request that every further simulation would repeat.
         StorageError: the evidence could not be stored.
     """
-    session = Session(plan, resources, on_event, executor)
+    session = Session(plan, resources, on_event, executor, servers)
     try:
         session.start(tasks)
         result = session.finish()
