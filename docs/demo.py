@@ -103,10 +103,22 @@ MODEL_STEPS = (
         ("next: pytest --candidate v7",),
     ),
     Step(
-        "Gate v7, which states eleven habits of a careful agent. It should be promoted.",
-        'pytest suites --candidate v7 -n 2 -m "heldout or synthetic"',
+        "1 of 2: gate v7, which states eleven habits of a careful agent. It should be promoted.",
+        'pytest suites --candidate v7 -n 2 -m "heldout or synthetic" --t2e-run-folder=runs/v7',
         PROMOTED,
         ("PROMOTE: v7 is better than v0",),
+    ),
+    Step(
+        "Make this run the baseline of further candidates.",
+        "trace2evolve baseline promote runs/v7",
+        0,
+        (),
+    ),
+    Step(
+        "2 of 2: gate v8, which acts without asking the customer for a yes. It should be discarded.",
+        'pytest suites --candidate v8 -n 2 -m "heldout or synthetic"',
+        DISCARDED,
+        ("DISCARD: v8 fails on", "consent"),
     ),
 )
 

@@ -51,8 +51,8 @@ class Stage:
     steps: int
     rates: tuple[float, float]
     whole_every: int = 10
-    without_rules: float = 0.33
-    with_all_rules: float = 0.47
+    without_rules: float = 0.25
+    with_all_rules: float = 0.15
     wordings: int = 1
     stated: float = 3.0
     drawn: float = 0.6

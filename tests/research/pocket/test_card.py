@@ -144,4 +144,4 @@ def test_shipped_model_is_more_careful_with_all_rules_than_without(shipped: Path
         for shares in (card.with_rules.values(), card.capabilities.values())
     )
     assert difference(stated, alone)[1] > 0.05
-    assert sum(0.2 <= (share.estimate or 0) <= 0.65 for share in card.capabilities.values()) >= 11
+    assert sum(0.2 <= (share.estimate or 0) <= 0.65 for share in card.capabilities.values()) >= 9
