@@ -92,6 +92,7 @@ def rows(project: Project) -> list[dict[str, str]]:
 
 
 def state(project: Project) -> SearchState:
-    """The stored state of the only search."""
-    [path] = (project.root / ".trace2evolve" / "improving").glob("*/state.json")
+    """The stored state of the last search."""
+    paths = (project.root / ".trace2evolve" / "improving").glob("*/state.json")
+    path = max(paths, key=lambda path: path.stat().st_mtime_ns)
     return SearchState.model_validate_json(path.read_text())

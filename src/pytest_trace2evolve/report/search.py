@@ -62,15 +62,16 @@ def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
             f"best of 2 runs of {plan.root}: {max(result.means):.3f} by run, {result.best_of_two:.3f} by "
             f"task; first run {result.means[0]:.3f}"
         )
-    undecided = len(state.proposals) - len(result.rows)
+    count = len(state.proposals)
+    undecided = count - len(result.rows)
     lines.append(
-        f"{len(state.proposals)} proposals, {state.simulations_of():,} simulations, "
+        f"{count} proposal{'' if count == 1 else 's'}, {state.simulations_of():,} simulations, "
         f"{state.usage.tokens:,} tokens"
         + ("" if not state.usage.cost else f", ${state.usage.cost:.2f}")
         + f", {state.minutes:.1f} minutes"
     )
     if result.stopped:
-        open_text = f"; {undecided} proposals are undecided" if undecided else ""
+        open_text = f"; undecided proposals: {undecided}" if undecided else ""
         lines.append(f"stopped: {result.stopped}{open_text}; rerun with a larger budget to resume")
     kept = [row for row in result.rows if row.status is Status.KEEP]
     if kept:
