@@ -28,7 +28,6 @@ from typing import Any
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.calibration import read_calibrations
 from pytest_trace2evolve.errors import Trace2EvolveError, shorten
-from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
 from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.improve.loop import read_state
@@ -156,12 +155,6 @@ def targets(root: Path) -> Iterator[Target]:
     yield reader(
         "recipe", root / "recipe.toml", "toml", lambda: read_recipe("pocket", root / "recipe.toml"), seeds=30
     )
-    (root / "results").mkdir()
-    lines = (scoreboard.COLUMNS, ["x"] * len(scoreboard.COLUMNS))
-    (root / "results/scoreboard.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
-    yield reader(
-        "scoreboard", root / "results/scoreboard.tsv", "text", lambda: _board(root), strict=False, seeds=0
-    )
     yield from _made(root, reader)
 
 
@@ -254,10 +247,6 @@ def _priced(path: Path) -> object:
         total = sum((used for _ in range(100)), start=NO_USAGE)
         assert (total.cost or 0.0) < 1e30, total  # no overflow, whatever a table says
     return prices
-
-
-def _board(root: Path) -> object:
-    return list(scoreboard.read_lines(root / "results/scoreboard.tsv"))
 
 
 def _joined(run: Path) -> bytes:

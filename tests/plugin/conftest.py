@@ -143,9 +143,8 @@ class DeskProject:
         shutil.rmtree(self.root / "ledger", ignore_errors=True)
 
     def forget(self) -> None:
-        """Remove the ledger and the scoreboard: the next run repeats no recorded verdict."""
-        for folder in ("ledger", "results"):
-            shutil.rmtree(self.root / folder, ignore_errors=True)
+        """Remove the ledger: the next run repeats no recorded verdict."""
+        shutil.rmtree(self.root / "ledger", ignore_errors=True)
 
     @property
     def runs(self) -> list[Path]:

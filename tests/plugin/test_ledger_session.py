@@ -9,7 +9,6 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
-from pytest_trace2evolve.evidence.scoreboard import COLUMNS
 from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
@@ -205,13 +204,6 @@ def told(
     return status, captured.out.splitlines(), captured.err.splitlines()
 
 
-def old_scoreboard(project: DeskProject, entry: Evaluation) -> None:
-    """The scoreboard that an earlier version wrote of a run, merged from two branches."""
-    fields = {"run": entry.run, "suite": entry.suite, "split": entry.split, "label": entry.label.value}
-    heading, line = "\t".join(COLUMNS), "\t".join(fields.get(name, "") for name in COLUMNS)
-    project.write("results/scoreboard.tsv", f"{heading}\n{line}\n{heading}\n{line}\n")
-
-
 def test_two_branches_merge_what_their_runs_wrote(project: DeskProject) -> None:
     def git(*arguments: str) -> None:
         names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=trunk")
@@ -322,39 +314,13 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     project.baseline("v0")
     project.run("--candidate=v1")
     (entry,) = evaluations(project)
-    old_scoreboard(project, entry)
     path = project.root / "ledger" / f"{entry.name}.json"
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
     status, lines, errors = told(project, capsys)
     assert status == 1
     assert lines[-1] == "  the ledger is damaged: no candidate is promoted until it is restored or repaired"
-    edited, missing = errors
+    (edited,) = errors
     assert edited.startswith(f"trace2evolve: ledger/{path.name}: was edited or renamed: ")
-    what = f"run {entry.run} on desk::heldout, which scoreboard.tsv calls clean"
-    assert missing == f"trace2evolve: ledger: holds no entry of {what}; restore the entry from git"
-
-
-def test_a_deleted_head_is_found_by_an_old_scoreboard(
-    project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project.baseline("v0")
-    project.run("--candidate=v1")
-    (entry,) = evaluations(project)
-    old_scoreboard(project, entry)
-    assert told(project, capsys)[0] == 0
-    (project.root / "ledger" / f"{entry.name}.json").unlink()
-    status, _, (error,) = told(project, capsys)
-    assert status == 1
-    assert f"holds no entry of run {entry.run} on desk::heldout" in error
-
-
-def test_a_scoreboard_that_cannot_be_read_is_named(
-    project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project.write("results/scoreboard.tsv", "not\ta\tscoreboard\n")
-    status, _, (error,) = told(project, capsys)
-    assert status == 1
-    assert error.endswith("scoreboard.tsv:1: expected 19 columns, got 3; restore the line from git")
 
 
 @pytest.mark.parametrize(

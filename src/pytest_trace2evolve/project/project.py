@@ -141,11 +141,6 @@ class Project:
         return self.root / ".trace2evolve" / "cache.sqlite"
 
     @property
-    def scoreboard(self) -> Path:
-        """The table of evaluations that earlier versions wrote."""
-        return self.root / "results" / "scoreboard.tsv"
-
-    @property
     def ledger_folder(self) -> Path:
         """The folder of the ledger, which records verdicts and accesses to traces in one file per entry."""
         return self.root / "ledger"

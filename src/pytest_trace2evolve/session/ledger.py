@@ -2,14 +2,13 @@
 
 import getpass
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_trace2evolve.errors import LedgerError, ResultsError, SuiteError, name_suggestion
-from pytest_trace2evolve.evidence import scoreboard
+from pytest_trace2evolve.errors import LedgerError, SuiteError, name_suggestion
 from pytest_trace2evolve.evidence.baselines import evidence_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import traces_digest
@@ -67,12 +66,7 @@ class ProjectLedger:
         self.entries: Sequence[DatedEntry] = history.entries_by_time
         self.root = history.root
         self.damaged_entries = history.damaged_digests
-        repairs = [entry for entry in self.entries if isinstance(entry, Repair)]
-        accepted_problems = {problem for entry in repairs for problem in entry.problems}
-        missing_entries = [
-            problem for problem in _missing_entries(project, self.entries) if problem not in accepted_problems
-        ]
-        self.problems = (*history.problems, *missing_entries)
+        self.problems = history.problems
 
     def label(
         self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
@@ -99,11 +93,7 @@ class ProjectLedger:
     def lost_entries(self) -> int:
         """The number of entries that are missing or unreadable; each may have been a test."""
         known_names = {entry.name for entry in self.entries}
-        return (
-            len(self.damaged_entries.keys() - known_names - {self.root})
-            + len(self.problems)
-            - len(self.damaged_entries)
-        )
+        return len(self.damaged_entries.keys() - known_names - {self.root})
 
     @property
     def damage_text(self) -> str:
@@ -313,23 +303,6 @@ def _dated_entry_maker(
     return lambda root, parents, at: _entry_maker(entry_type, **fields, day=at.astimezone().date())(
         root, parents, at
     )
-
-
-def _missing_entries(project: Project, entries: Iterable[DatedEntry]) -> Iterator[str]:
-    """Yield a problem for each clean line of an older version's scoreboard whose ledger entry is missing."""
-    known_keys = {(entry.run, entry.suite, entry.split) for entry in entries if isinstance(entry, Evaluation)}
-    try:
-        for line in scoreboard.read_lines(project.scoreboard):
-            run, suite, split = key = (line["run"], line["suite"], line["split"])
-            if line["label"] == Label.CLEAN and key not in known_keys:
-                known_keys.add(key)
-                # Repairs record this text to accept the problem, so the text must stay the same.
-                yield (
-                    f"ledger: holds no entry of run {run} on {suite}::{split}, which "
-                    f"{project.scoreboard.name} calls clean; restore the entry from git"
-                )
-    except ResultsError as error:
-        yield str(error)
 
 
 @dataclass(frozen=True)
