@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-fast test-libraries check demo demo-model dist clean
+.PHONY: browser install test test-fast test-libraries check demo demo-model dist clean
 
 install: $(STAMP)
 
@@ -47,6 +47,11 @@ $(LIBRARIES)/.installed: pyproject.toml constraints.txt
 test-libraries: $(LIBRARIES)/.installed
 	$(if $(ROOM),TMPDIR=$(ROOM)) $(LIBRARIES)/bin/pytest $(LIBRARY_TESTS) -n 2 --timeout 300 -q \
 	  -p no:langsmith_plugin
+
+# Debian's Chromium, and what drives it, for the tests of the report page. It needs root and a network.
+browser: install
+	command -v chromium > /dev/null || apt-get install -qq -y --no-install-recommends chromium > /dev/null
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
 
 # The rooms whose tests start no session, server or training.
 FAST := records scoring gate evidence project engine models agents judges formats unit

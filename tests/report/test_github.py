@@ -296,7 +296,7 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
         SuiteSummary(name=text, baseline=text, verdicts=(verdict,)),
         SuiteSummary(name=text, reason=text, left_out=(text,)),
     )
-    fields = dict.fromkeys(("candidate", "trouble", "used", "run_id", "evidence"), text)
+    fields = dict.fromkeys(("candidate", "trouble", "used", "run_id", "evidence", "page"), text)
     for trouble in ("", text):
         told = RunSummary.model_validate(
             {**fields, "trouble": trouble, "suites": suites, "notes": (text,), "command": ("pytest", text)}

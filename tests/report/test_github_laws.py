@@ -98,6 +98,7 @@ SUMMARIES = st.builds(
     used=TEXTS,
     command=NAMES,
     run_id=TEXTS,
+    page=TEXTS,
     evidence=TEXTS,
 )
 

@@ -218,7 +218,7 @@ def test_kinds_of_failure_are_counted_on_both_sides_the_largest_rise_first() -> 
         ("check own broken", "0 of 2", "1 of 3", 1),
         ("ended by max_steps", "0 of 2", "1 of 3", 1),
         ("lost or not measured", "0 of 2", "1 of 3", 1),
-        ("DB below 1", "1 of 2", "0 of 3", -1),
+        ("failed, DB below 1", "1 of 2", "0 of 3", -1),
     ]
 
 

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -87,7 +88,6 @@ class Controller(ItemHooks):
         self._cassette_message = ""
         self._write_errors: list[str] = []
         self._exit_status: int | None = None
-        self._page = ""
         self._failures: dict[TaskName, ItemResult] = {}
 
     @property
@@ -377,11 +377,12 @@ class Controller(ItemHooks):
         if self._report is not None:
             assert self.plan is not None
             summary = self._report.summary
-            self._write_errors = write_summaries(self.config, self.plan, summary)
             folder = self.plan.project.root / (summary.evidence or self.plan.run_folder)
+            page, self._write_errors = write_page(self.config, self.resources, folder, summary)
+            summary = summary.model_copy(update={"page": page})
+            self._report = replace(self._report, summary=summary)
+            self._write_errors += write_summaries(self.config, self.plan, summary)
             self._write_errors += write_failures(folder, summary, self._failures)
-            self._page, errors = write_page(self.config, self.resources, folder, summary)
-            self._write_errors += errors
         if self._has_crashed and session.exitstatus in (
             *OVERRIDABLE_STATUSES,
             EXIT_STATUS[Decision.INCONCLUSIVE],
@@ -486,7 +487,6 @@ class Controller(ItemHooks):
             has_colour=terminalreporter._tw.hasmarkup,
             verbosity=self.config.get_verbosity(),
             exit_status=self._exit_status,
-            page_path=self._page,
         )
         terminalreporter.write(text + "\n")
 

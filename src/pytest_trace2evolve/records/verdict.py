@@ -362,6 +362,7 @@ class RunSummary(Record):
 
     `reuses` says whether runs reuse simulations of earlier runs.
     `changes` names the differences in the evidence that judges the run, such as a baseline saved again.
+    `page` is the path of the report page; empty if there is none.
     """
 
     schema_version: int = SUMMARY_SCHEMA
@@ -376,3 +377,4 @@ class RunSummary(Record):
     reuses: bool = True
     run_id: str = ""
     evidence: str = ""
+    page: str = ""

@@ -125,6 +125,7 @@ def _join_parts(
 ) -> str:
     used_text = f"used: {code_span(summary.used, MAX_TEXT_LENGTH)}" if summary.used else ""
     evidence = f"evidence: {code_span(summary.evidence, MAX_TEXT_LENGTH)}" if summary.evidence else ""
+    page = f"page: {code_span(summary.page, MAX_TEXT_LENGTH)}" if summary.page else ""
     changed_lines = [f"- ⚠️ changed: {code_span(text, MAX_TEXT_LENGTH)}" for text in summary.changes]
     if changed_lines and not has_details:
         changed_lines = [f"⚠️ Changes of tasks, baselines or policies: {len(changed_lines)}"]
@@ -133,7 +134,7 @@ def _join_parts(
         head,
         f"## {_headline(summary)}",
         changes,
-        " · ".join(filter(None, (used_text, evidence))),
+        " · ".join(filter(None, (used_text, evidence, page))),
         *splits,
     ]
     if has_details:

@@ -21,7 +21,15 @@ from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import REGULAR_ENDS
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, RunSummary, SuiteSummary, Verdict
+from pytest_trace2evolve.records.verdict import (
+    RATIO_UNIT,
+    SHARE_UNIT,
+    CheckResult,
+    CheckStatus,
+    RunSummary,
+    SuiteSummary,
+    Verdict,
+)
 from pytest_trace2evolve.report.charts import Axis, axis_row, change_chart, check_row
 from pytest_trace2evolve.report.conclusion import (
     CHECK_NAMES,
@@ -32,9 +40,11 @@ from pytest_trace2evolve.report.conclusion import (
     interval_text,
     is_guard,
     p_text,
+    ratio_text,
     reason_and_next_steps,
     share_text,
     show_command,
+    usage_figure,
 )
 from pytest_trace2evolve.report.evidence import entry_line, next_test_text
 from pytest_trace2evolve.report.page_traces import MAX_BYTES, pack_traces, start_text
@@ -270,8 +280,11 @@ def failure_counts(suite: "PageSuite") -> list[tuple[str, str, str, int]]:
             if record.status is Status.MEASURED and record.termination_reason not in REGULAR_ENDS:
                 counter[f"ended by {record.termination_reason}"] += 1
             counter["lost or not measured"] += record.status is not Status.MEASURED
+            is_failed = record.reward is not None and not is_success(record.reward)
             counter.update(
-                f"{name.value} below 1" for name, value in record.components.items() if not is_success(value)
+                f"failed, {name.value} below 1"
+                for name, value in record.components.items()
+                if is_failed and not is_success(value)
             )
             counter.update(
                 f"breaks {name.value.replace('_', ' ')}"
@@ -348,6 +361,15 @@ def _verdict_view(suite: SuiteSummary, verdict: Verdict) -> dict[str, Any]:
         "others": [_check_view(check, axis) for check in shown if check not in plotted],
         "left_out": verdict.left_out,
         "sides": (verdict.baseline, verdict.candidate),
+        "usage": [
+            (
+                found.metric,
+                *(usage_figure(found.metric, value) for value in (found.baseline, found.candidate)),
+                ratio_text(found),
+                _line(found.note),
+            )
+            for found in verdict.usage
+        ],
         "pass_hat": [
             (k, *(interval_estimate_text(side.pass_hat[k]) for side in (verdict.baseline, verdict.candidate)))
             for k in sorted(verdict.baseline.pass_hat.keys() & verdict.candidate.pass_hat.keys())
@@ -360,7 +382,7 @@ def _name(check: CheckResult) -> str:
 
 
 def _is_in_points(check: CheckResult) -> bool:
-    is_share = check.unit is not None or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
+    is_share = check.unit == SHARE_UNIT or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
     return is_share and check.estimate is not None
 
 
@@ -372,7 +394,8 @@ def _check_view(check: CheckResult, axis: Axis) -> dict[str, Any]:
         "word": word,
         "sign": sign,
         "plot": check_row(check, axis),
-        "figure": interval_text(check),
+        "figure": ratio_text(check) if check.unit == RATIO_UNIT else interval_text(check),
+        "is_ratio": check.unit == RATIO_UNIT,
         "p": p_text(check),
         "detects": detectable_text(check),
         "detail": _line(check.detail),

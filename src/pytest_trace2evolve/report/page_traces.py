@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.report.failure import failure_lines
 from pytest_trace2evolve.report.trace import recorded_checks
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
@@ -55,15 +56,20 @@ def _trace(trace: "PageTrace") -> dict[str, Any]:
         broken.setdefault(finding.message, []).append([finding.invariant.value, _line(finding.why)])
     call_names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
     breakdown = info.get("reward_breakdown")
+    parts = breakdown if isinstance(breakdown, dict) else {}
+    # Gold actions help to understand a trace even if the reward does not depend on them.
+    shown_components = {*parts, RewardBasis.ACTION} if parts else set(RewardBasis)
     return {
         "trial": record.trial,
         "reward": record.reward,
         "end": _line(record.termination_reason),
         "note": _line(record.note or simulation.error_text),
-        "parts": {_line(name): str(value) for name, value in breakdown.items()}
-        if isinstance(breakdown, dict)
-        else {},
-        "checks": [[is_met, _line(text)] for _, text, is_met in recorded_checks(info)],
+        "parts": {_line(name): str(value) for name, value in parts.items()},
+        "checks": [
+            [is_met, _line(text)]
+            for component, text, is_met in recorded_checks(info)
+            if component in shown_components
+        ],
         "why": [] if trace.failure is None else [sanitize(line) for line in failure_lines(trace.failure)],
         "messages": [
             _message(message, call_names) | ({"broken": broken[index]} if index in broken else {})

@@ -133,7 +133,6 @@ def run_report(
     has_colour: bool,
     verbosity: int = 0,
     exit_status: int | None = None,
-    page_path: str = "",
 ) -> str:
     """Render the report of a run.
 
@@ -144,7 +143,6 @@ def run_report(
         has_colour: Whether the terminal shows colours.
         verbosity: Below 0, the report contains only the verdict; above 0, also the figures of every check.
         exit_status: The exit status of the process; None if it is not known.
-        page_path: The path of the report page; empty if there is none.
     """
     page = Page(width=width, has_colour=has_colour)
     if verbosity >= 0:
@@ -155,8 +153,8 @@ def run_report(
         ]
         _print_body(page, summary, figures, titled_metrics, is_verbose=verbosity > 0)
     _print_conclusion(page, summary, exit_status)
-    if page_path:
-        page.print_line(page_path, label=" page: ")
+    if summary.page:
+        page.print_line(summary.page, label=" page: ")
     return page.text
 
 

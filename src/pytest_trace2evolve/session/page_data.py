@@ -33,7 +33,7 @@ from pytest_trace2evolve.scoring.metrics import is_success
 from pytest_trace2evolve.scoring.reward import collateral_changes, recorded_verdicts
 from pytest_trace2evolve.session.compare import Comparison
 from pytest_trace2evolve.session.ledger import ProjectLedger, SplitHistory, split_histories
-from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
+from pytest_trace2evolve.session.traces import open_world, record_first_accesses, sealed_splits_of_task
 from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -231,7 +231,7 @@ def page_suite(
     )
     if not is_known:
         sealed = set(records)
-    world = _open_world(origin, project, worlds)
+    world = open_world(origin, project, worlds)
     traces = {
         task: shown
         for task, sides in records.items()
@@ -239,9 +239,8 @@ def page_suite(
         if any(shown := _read_traces(sides, reads, tasks.get(task), world))
     }
     if project is not None:
-        for task, (old_traces, new_traces) in traces.items():
-            trial = (new_traces or old_traces)[0].record.trial
-            record_first_access(project, origin.domain, task, trial, origin.run_id or "comparison")
+        trials = {task: (new or old)[0].record.trial for task, (old, new) in traces.items()}
+        record_first_accesses(project, origin.domain, trials, origin.run_id or "comparison")
     return PageSuite(
         name,
         baseline,
@@ -256,18 +255,6 @@ def page_suite(
 def _is_worth_reading(record: SimulationEvidence) -> bool:
     is_passed = record.reward is not None and is_success(record.reward)
     return not is_passed or any((record.invariants or {}).values())
-
-
-def _open_world(origin: Provenance, project: Project | None, worlds: Worlds) -> World | None:
-    """Open the world of a suite, in which its failures can be explained; None if it cannot be opened."""
-    try:
-        if project is None or origin.suite is None:
-            return worlds.open(origin.provider, origin.domain)
-        if project.lock.suites[origin.suite].digest == origin.lock:
-            return project.world(project.suite(origin.suite), worlds)
-    except Exception:  # a project's own world may raise anything when it is made
-        return None
-    return None
 
 
 def _read_traces(

@@ -14,6 +14,7 @@ from pytest_trace2evolve.errors import (
     WorldError,
     name_suggestion,
 )
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import (
     ResultsFile,
     combine_results,
@@ -24,7 +25,8 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.failure import Failure
-from pytest_trace2evolve.records.protocols import rules_of
+from pytest_trace2evolve.records.ledger import Access
+from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -121,6 +123,29 @@ def record_first_access(project: Project, domain: str, task: str, trial: int, ru
             record_access(project, (suite, split), domain, task, (trial,), run, only_first=True)
 
 
+def record_first_accesses(project: Project, domain: str, trials: Mapping[str, int], run: str) -> None:
+    """Record as `record_first_access` that a run shows a trial of each of several tasks.
+
+    The ledger is read once for the tasks whose accesses are recorded already.
+
+    Raises:
+        LedgerError: an entry could not be written, so nothing may be shown.
+    """
+    known = {
+        (entry.suite, entry.split, entry.task)
+        for entry in Ledger(project.ledger_folder).read().entries.values()
+        if isinstance(entry, Access) and entry.domain == domain
+    }
+    for task, trial in trials.items():
+        needed = {
+            (suite, split, task)
+            for suite, split in splits_of_task(project, domain, task)
+            if project.splits[split].role is Role.DEVELOPMENT
+        }
+        if needed - known:
+            record_first_access(project, domain, task, trial, run)
+
+
 @dataclass(frozen=True)
 class OpenedTrace:
     """A trace that may be shown, because a required record of the access has been written.
@@ -203,17 +228,27 @@ def _explain_failure(
     """Explain a failed simulation in its world, if that world can be opened here and has not changed."""
     if simulation.recorded_reward is None or is_success(simulation.recorded_reward):
         return None
-    try:
-        if project is None or origin.suite is None:
-            worlds = Worlds() if project is None else project.open_worlds()
-            world = worlds.open(origin.provider, origin.domain)
-        elif project.lock.suites[origin.suite].digest == origin.lock:
-            world = project.world(project.suite(origin.suite), project.open_worlds())
-        else:
-            return None
-    except Exception:  # a project's own world may raise anything when it is made
+    world = open_world(origin, project)
+    if world is None:
         return None
     return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
+
+
+def open_world(origin: Provenance, project: Project | None, worlds: Worlds | None = None) -> World | None:
+    """Open the world in which simulations were made; None if it cannot be opened here or has changed.
+
+    `worlds` are the project's worlds, if they are open already.
+    """
+    try:
+        if worlds is None:
+            worlds = Worlds() if project is None else project.open_worlds()
+        if project is None or origin.suite is None:
+            return worlds.open(origin.provider, origin.domain)
+        if project.lock.suites[origin.suite].digest == origin.lock:
+            return project.world(project.suite(origin.suite), worlds)
+    except Exception:  # a project's own world may raise anything when it is made
+        return None
+    return None
 
 
 def _broken_invariants(
