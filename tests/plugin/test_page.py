@@ -45,7 +45,7 @@ def test_a_page_that_cannot_be_written_changes_nothing(project: DeskProject) -> 
     result = project.run("--candidate=v1", "--t2e-report=suites")
     result.stdout.fnmatch_lines(
         [
-            "trace2evolve: the report page could not be written: *; the verdict and the exit status are *",
+            "trace2evolve: the report page could not be written: */suites: the page cannot be written: *",
             "PROMOTE*",
         ]
     )

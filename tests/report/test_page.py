@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunSummary, SuiteSummary, Verdict
 from pytest_trace2evolve.report.page import failure_counts, page_html, task_rows
-from pytest_trace2evolve.session.page_data import PageFacts, PageSuite
+from pytest_trace2evolve.report.page_traces import pack_traces
+from pytest_trace2evolve.session.page_data import PageFacts, PageSuite, PageTrace
 from tests.hostile import HOSTILE
 from tests.report.test_github_laws import SUMMARIES, TEXTS
 from tests.report.test_verdict import HELDOUT, RUNS, check
@@ -116,18 +118,27 @@ def test_tasks_are_sorted_by_regression_with_the_counts_of_both_sides() -> None:
     ]
 
 
-def test_a_discard_on_rules_puts_the_tasks_first_that_break_them_newly() -> None:
+@pytest.mark.parametrize(
+    ("name", "fault", "fields"),
+    [
+        ("invariants", "authentication", {"invariants": {Invariant.AUTHENTICATION: 2}}),
+        ("max_steps", "max_steps", {"termination_reason": "max_steps"}),
+        ("agent_errors", "agent_error", {"termination_reason": "agent_error"}),
+    ],
+)
+def test_a_verdict_on_faults_puts_the_tasks_first_that_have_them_newly(
+    name: str, fault: str, fields: dict[str, object]
+) -> None:
     new = side(**dict.fromkeys("abcdefg", (1, 1, 1)))
-    broken = {Invariant.AUTHENTICATION: 2}
-    new["f"] = [trial("f", number, 1, invariants=broken) for number in range(3)]
+    new["f"] = [trial("f", number, 1, **fields) for number in range(3)]
     verdict = DESK.model_copy(
         update={
-            "checks": (check("invariants", CheckStatus.FAIL, "authentication 0 → 3", estimate=0.1),),
+            "checks": (check(name, CheckStatus.FAIL, "0 → 3", estimate=0.1),),
             **dict.fromkeys(("broken", "regressions", "suspected", "fixed"), ()),
         }
     )
     rows = task_rows(summary(verdict), [suite(OLD, new)])
-    assert (rows[0].task, rows[0].state, rows[0].rules) == ("f", "rule", ("authentication",))
+    assert (rows[0].task, rows[0].state, rows[0].faults) == ("f", "fault", (fault,))
 
 
 def test_a_split_without_a_verdict_counts_the_trials() -> None:
@@ -201,6 +212,18 @@ def test_no_text_of_a_run_becomes_an_element_or_an_attribute_that_acts(
     names = {name for _, attributes in elements for name in attributes}
     assert not {name for name in names if name.startswith("on") or name in ("href", "src", "style", "srcset")}
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_traces_that_do_not_fit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(id="s", task_id="a", termination_reason="user_stop", messages=[])
+    shown = ([], [PageTrace(trial("a", 0, 0), simulation)])
+    data = suite(OLD, NEW, traces=dict.fromkeys("abc", shown))
+    size = len(pack_traces(shown))
+    monkeypatch.setattr("pytest_trace2evolve.report.page.MAX_BYTES", size)
+    reader = Reader(page(data))
+    packed = [fields["id"] for _, fields in reader.elements if fields.get("type") == "text/plain"]
+    assert packed == ["trace-0"]
+    assert "The traces of 2 further tasks do not fit into the page" in reader.text
 
 
 def test_kinds_of_failure_are_counted_on_both_sides_the_largest_rise_first() -> None:

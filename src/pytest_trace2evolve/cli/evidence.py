@@ -171,7 +171,7 @@ def _write_page(options: argparse.Namespace, project: "Project") -> int:
             "compare it with trace2evolve compare BASELINE RUN --report FILE"
         )
     summary = read_summary(folder / SUMMARY_NAME)
-    write_page(options.report, summary, run_facts(folder, summary, project))
+    write_page(options.report, summary, run_facts(folder, summary, project, project.open_worlds()))
     print(f"written: {options.report}")
     return 0
 

@@ -8,16 +8,16 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import Evaluation
-from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import REGULAR_ENDS
@@ -79,7 +79,7 @@ _STATES = (
     ("confirmed", "confirmed regression"),
     ("suspected", "suspected regression"),
     ("broken", "broken"),
-    ("rule", "breaks a rule newly"),
+    ("fault", "new fault"),
     ("lost", "lost"),
     ("lower", "same, lower"),
     ("same", "same"),
@@ -88,6 +88,9 @@ _STATES = (
     ("fixed", "fixed"),
 )
 """States of a task and their titles, in the order of the page: the worst change first."""
+
+_FAULTY_ENDS = {"max_steps": "steps", "agent_error": "agent errors"}
+"""Ends of simulations that a check counts, with the name of the check."""
 
 MAX_EVALUATIONS = 10
 """Maximum number of evaluations of a split that the page lists."""
@@ -100,7 +103,10 @@ _RANKS = {state: rank for rank, (state, _) in enumerate(_STATES)}
 
 @dataclass(frozen=True)
 class Side:
-    """One side's trials of a task: counts, mean reward, cost and tokens of a trial, and broken rules."""
+    """One side's trials of a task: counts, mean reward, cost and tokens of a trial, and faults.
+
+    Faults are broken rules, and the ends of `_FAULTY_ENDS`, with the number of trials that have each.
+    """
 
     passed: int
     measured: int
@@ -108,7 +114,7 @@ class Side:
     reward: float | None
     cost: float | None
     tokens: int | None
-    rules: Counter[Invariant]
+    faults: Counter[str]
 
     @property
     def passes(self) -> bool:
@@ -132,7 +138,7 @@ class Row:
     state: str
     baseline: Side
     candidate: Side
-    rules: tuple[str, ...]
+    faults: tuple[str, ...]
     tags: tuple[str, ...]
     is_sealed: bool
 
@@ -156,9 +162,13 @@ def write_page(path: Path, summary: RunSummary, facts: "PageFacts") -> None:
     """Write the page of a run or a comparison.
 
     Raises:
-        OSError: the file could not be written.
+        ConfigError: the file cannot be written.
     """
-    write_atomic(path, page_html(summary, facts))
+    try:
+        write_atomic(path, page_html(summary, facts))
+    except OSError as error:
+        cause = error.strerror or error
+        raise ConfigError(f"{path}: the page cannot be written: {cause}; name another file") from None
 
 
 def page_html(summary: RunSummary, facts: "PageFacts") -> str:
@@ -166,9 +176,10 @@ def page_html(summary: RunSummary, facts: "PageFacts") -> str:
     script, style = (_resource(name) for name in ("page.js", "page.css"))
     reason, advice, command = reason_and_next_steps(summary)
     decision = None if summary.trouble else summary.decision
-    suites = facts.suites
-    rows = task_rows(summary, suites)
-    traces, omitted_count = _pack(rows, suites)
+    by_name = {suite.name: suite for suite in facts.suites}
+    rows = task_rows(summary, facts.suites)
+    counts = Counter(row.state for row in rows)
+    traces, omitted_count = _pack(rows, by_name)
     baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
     claim = (
         "No verdict"
@@ -190,34 +201,33 @@ def page_html(summary: RunSummary, facts: "PageFacts") -> str:
         rows=rows,
         traces=traces,
         omitted_count=omitted_count,
-        starts=_starts(rows, suites),
+        starts=_starts(rows, by_name),
         changes=[
             (_line(title), [_difference_line(line) for line in lines]) for title, lines in facts.changes
         ],
         compared=[(suite.name, suite.compared.lines) for suite in summary.suites if suite.compared],
-        failures=[(suite.name, failure_counts(suite)) for suite in suites if suite.baseline],
+        failures=[(suite.name, failure_counts(suite)) for suite in facts.suites if suite.baseline],
         chart=change_chart(list(_points(rows))),
         lineage=facts.lineage,
         histories=[_history(history) for history in facts.histories],
         reproduce=_line(shlex.join(summary.command)),
         show=show_command(summary) if summary.evidence else "",
-        states=[(state, title, count) for state, title in _STATES if (count := _count(rows, state))],
+        states=[(state, title, counts[state]) for state, title in _STATES if counts[state]],
         tags=sorted({tag for row in rows for tag in row.tags}),
         splits=list(dict.fromkeys((row.suite, row.split) for row in rows)),
-        has_rules=any(row.rules for row in rows),
+        has_faults=any(row.faults for row in rows),
         line=_line,
         share=share_text,
     )
     return page
 
 
-def _pack(rows: Sequence[Row], suites: Iterable["PageSuite"]) -> tuple[dict[int, str], int]:
+def _pack(rows: Sequence[Row], suites: Mapping[str, "PageSuite"]) -> tuple[dict[int, str], int]:
     """Return the packed traces by row, as many as fit into the page, and the number of other tasks."""
-    by_name = {suite.name: suite for suite in suites}
     packed: dict[int, str] = {}
     size, omitted_count = 0, 0
     for index, row in enumerate(rows):
-        if (sides := by_name[row.suite].traces.get(row.task)) is None:
+        if (sides := suites[row.suite].traces.get(row.task)) is None:
             continue
         text = pack_traces(sides)
         if size + len(text) > MAX_BYTES:
@@ -228,19 +238,14 @@ def _pack(rows: Sequence[Row], suites: Iterable["PageSuite"]) -> tuple[dict[int,
     return packed, omitted_count
 
 
-def _starts(rows: Sequence[Row], suites: Iterable["PageSuite"]) -> list[tuple[int, Row, str]]:
+def _starts(rows: Sequence[Row], suites: Mapping[str, "PageSuite"]) -> list[tuple[int, Row, str]]:
     """Return the first rows that got worse, each with its index and what went wrong in its traces."""
-    by_name = {suite.name: suite for suite in suites}
     starts = []
     for index, row in enumerate(rows[:MAX_STARTS]):
-        if _RANKS[row.state] <= _RANKS["rule"] or row.rules:
-            _, traces = by_name[row.suite].traces.get(row.task, ([], []))
-            starts.append((index, row, start_text(traces, row.rules)))
+        if _RANKS[row.state] <= _RANKS["fault"] or row.faults:
+            _, traces = suites[row.suite].traces.get(row.task, ([], []))
+            starts.append((index, row, start_text(traces, row.faults)))
     return starts
-
-
-def _count(rows: Iterable[Row], state: str) -> int:
-    return sum(row.state == state for row in rows)
 
 
 def _line(text: object) -> str:
@@ -404,7 +409,7 @@ def _check_view(check: CheckResult, axis: Axis) -> dict[str, Any]:
 
 def task_rows(summary: RunSummary, suites: Sequence["PageSuite"]) -> list[Row]:
     """Return the compared tasks, those that explain the verdict first."""
-    rows = []
+    rows: list[Row] = []
     by_name = {suite.name: suite for suite in suites}
     for suite_summary in summary.suites:
         suite = by_name.get(suite_summary.name)
@@ -413,33 +418,30 @@ def task_rows(summary: RunSummary, suites: Sequence["PageSuite"]) -> list[Row]:
         baseline, candidate = (
             _sides(side.simulations if side else ()) for side in (suite.baseline, suite.candidate)
         )
-        rising = _rising_rules(baseline.values(), candidate.values())
+        rising = _rising_faults(baseline.values(), candidate.values())
         names = baseline.keys() | candidate.keys()
         verdicts = {verdict.split or "": verdict for verdict in suite_summary.verdicts}
         for split in dict.fromkeys(("",) if "" in verdicts else (*verdicts, *suite.splits)):
-            rows += [
-                _row(
-                    suite,
-                    split,
-                    verdicts.get(split),
-                    task,
-                    baseline.get(task, _NO_TRIALS),
-                    candidate.get(task, _NO_TRIALS),
-                    rising,
-                )
-                for task in suite.splits.get(split, names) & names
-            ]
-    fails_on_rules = any(
-        check.id == "invariants" and check.status is CheckStatus.FAIL
+            for task in suite.splits.get(split, names) & names:
+                old, new = (side.get(task, _NO_TRIALS) for side in (baseline, candidate))
+                faults = tuple(fault for fault in rising if new.faults[fault] > old.faults[fault])
+                state = _state(verdicts.get(split), task, old, new, has_new_fault=bool(faults))
+                tags = tuple(sanitize_line(tag, MAX_NAME_LENGTH) for tag in suite.tags.get(task, ()))
+                is_sealed = task in suite.sealed
+                rows.append(Row(suite.name, split, task, state, old, new, faults, tags, is_sealed))
+    harmed = {
+        _name(check)
         for suite_summary in summary.suites
         for verdict in suite_summary.verdicts
         for check in verdict.checks
-    )
+        if check.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)
+    }
 
     def order(row: Row) -> tuple[Any, ...]:
         rank = _RANKS[row.state]
-        # A verdict that rules decide is explained by the tasks that break them.
-        rank = -1 if fails_on_rules and row.rules and row.state != "confirmed" else rank
+        # A verdict that faults decide is explained by the tasks that have them.
+        explains = any(_FAULTY_ENDS.get(fault, "rules") in harmed for fault in row.faults)
+        rank = -1 if explains and row.state != "confirmed" else rank
         return rank, row.change, row.suite, natural_sort_key(row.task)
 
     return sorted(rows, key=order)
@@ -466,42 +468,24 @@ def _side(records: Sequence[SimulationEvidence]) -> Side:
         reward=trials.reward,
         cost=sum(costs) / len(costs) if costs else None,
         tokens=sum(tokens) // len(tokens) if tokens else None,
-        rules=Counter(
-            rule for record in records for rule, count in (record.invariants or {}).items() if count
+        faults=Counter(
+            fault
+            for record in trials.measured_records
+            for fault in (
+                *(rule.value for rule, count in (record.invariants or {}).items() if count),
+                *({record.termination_reason} & _FAULTY_ENDS.keys()),
+            )
         ),
     )
 
 
-def _rising_rules(baseline: Iterable[Side], candidate: Iterable[Side]) -> list[Invariant]:
-    """Return the rules that more simulations of the candidate break, the largest rise first."""
-    old, new = (sum((side.rules for side in sides), Counter[Invariant]()) for sides in (baseline, candidate))
-    return [rule for rule, _ in (new - old).most_common()]
+def _rising_faults(baseline: Iterable[Side], candidate: Iterable[Side]) -> list[str]:
+    """Return the faults that more simulations of the candidate have, the largest rise first."""
+    old, new = (sum((side.faults for side in sides), Counter[str]()) for sides in (baseline, candidate))
+    return [fault for fault, _ in (new - old).most_common()]
 
 
-def _row(
-    suite: "PageSuite",
-    split: str,
-    verdict: Verdict | None,
-    task: str,
-    old: Side,
-    new: Side,
-    rising: Sequence[Invariant],
-) -> Row:
-    rules = tuple(rule.value for rule in rising if new.rules[rule] > old.rules[rule])
-    return Row(
-        suite=suite.name,
-        split=split,
-        task=task,
-        state=_state(verdict, task, old, new, breaks_rule=bool(rules)),
-        baseline=old,
-        candidate=new,
-        rules=rules,
-        tags=tuple(sanitize_line(tag, MAX_NAME_LENGTH) for tag in suite.tags.get(task, ())),
-        is_sealed=task in suite.sealed,
-    )
-
-
-def _state(verdict: Verdict | None, task: str, old: Side, new: Side, *, breaks_rule: bool) -> str:
+def _state(verdict: Verdict | None, task: str, old: Side, new: Side, *, has_new_fault: bool) -> str:
     """Return a task's state by the verdict on its split; without a verdict, by the counts of its trials."""
     if verdict is not None:
         lists = (
@@ -518,7 +502,7 @@ def _state(verdict: Verdict | None, task: str, old: Side, new: Side, *, breaks_r
         return "lost"
     if verdict is None and old.passes != new.passes:
         return "fixed" if new.passes else "broken"
-    if breaks_rule:
-        return "rule"
+    if has_new_fault:
+        return "fault"
     change = (new.reward or 0.0) - (old.reward or 0.0)
     return "lower" if change < 0 else "higher" if change > 0 else "same"

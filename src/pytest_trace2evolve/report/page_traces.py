@@ -32,16 +32,18 @@ def pack_traces(sides: tuple[Sequence["PageTrace"], Sequence["PageTrace"]]) -> s
     return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
 
 
-def start_text(traces: Sequence["PageTrace"], rules: Sequence[str]) -> str:
+def start_text(traces: Sequence["PageTrace"], faults: Sequence[str]) -> str:
     """Say what went wrong first in the candidate's traces of a task; empty if nothing says it.
 
     Args:
         traces: The candidate's traces.
-        rules: The rules that the candidate breaks newly, which come first.
+        faults: The faults that are new on the candidate, which come first.
     """
     for trace in traces:
+        if trace.record.termination_reason in faults:
+            return f"trial {trace.record.trial} ended by {_line(trace.record.termination_reason)}"
         for finding in trace.findings:
-            if finding.invariant.value in rules:
+            if finding.invariant.value in faults:
                 rule = finding.invariant.value.replace("_", " ")
                 return _line(f"message {finding.message} breaks {rule}: {finding.why}")
     lines = [line for trace in traces if trace.failure for line in failure_lines(trace.failure)]

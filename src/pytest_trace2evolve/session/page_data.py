@@ -90,7 +90,7 @@ class PageFacts:
     histories: tuple[SplitHistory, ...] = ()
 
 
-def run_facts(folder: Path, summary: RunSummary, project: Project, worlds: Worlds | None = None) -> PageFacts:
+def run_facts(folder: Path, summary: RunSummary, project: Project, worlds: Worlds) -> PageFacts:
     """Read the content of the page of a gated run from its folder and its project.
 
     Raises:
@@ -149,11 +149,10 @@ def _candidate_texts(project: Project, ref: CandidateRef | None) -> dict[str, st
     return {"instruction": candidate.instruction, **settings, "prompt": candidate.prompt}
 
 
-def _run_suites(
-    folder: Path, summary: RunSummary, project: Project, worlds: Worlds | None
-) -> list[PageSuite]:
+def _run_suites(folder: Path, summary: RunSummary, project: Project, worlds: Worlds) -> list[PageSuite]:
     suites = []
-    for suite in summary.suites:
+    # A stranger's summary must not turn a name into a path.
+    for suite in (suite for suite in summary.suites if suite.name in project.lock.suites):
         baseline_path = folder / "baselines" / f"{suite.name}.json"
         candidate = read_evidence(folder / evidence_file_path(suite.name))
         baseline = read_evidence(baseline_path) if baseline_path.exists() else None
@@ -166,8 +165,7 @@ def _run_suites(
             (lambda _: None) if old_part is None else RunStore(old_part).read_simulation,
             RunStore(part).read_simulation,
         )
-        opened = project.open_worlds() if worlds is None else worlds
-        suites.append(page_suite(suite.name, baseline, candidate, tasks, reads, project, opened))
+        suites.append(page_suite(suite.name, baseline, candidate, tasks, reads, project, worlds))
     return suites
 
 

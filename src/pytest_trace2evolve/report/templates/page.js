@@ -5,10 +5,10 @@
   if (!table) return;
   const body = table.tBodies[0];
   const rows = [...body.rows];
-  const lists = ["state", "rule", "tag", "split"].map(byId).filter(Boolean);
+  const lists = ["state", "fault", "tag", "split"].map(byId).filter(Boolean);
   const holds = {
     state: (row, value) => row.dataset.state === value,
-    rule: (row, value) => row.dataset.rules.split("\n").includes(value),
+    fault: (row, value) => row.dataset.faults.split("\n").includes(value),
     tag: (row, value) => row.dataset.tags.split("\n").includes(value),
     split: (row, value) => row.dataset.split === value,
   };
@@ -160,15 +160,15 @@
     return head;
   }
 
-  function draw(view, sides, chosen, rules) {
+  function draw(view, sides, chosen, faults) {
     const [old, now] = sides.map((side, index) => side[chosen[index]]);
-    const choose = (side) => (index) => draw(view, sides, chosen.map((value, at) => (at === side ? index : value)), rules);
+    const choose = (side) => (index) => draw(view, sides, chosen.map((value, at) => (at === side ? index : value)), faults);
     view.replaceChildren();
     const grid = make("div", "pair-grid");
     grid.append(...["baseline", "candidate"].map((name, index) => sideHead(name, sides[index], chosen[index], choose(index))));
     const split = old && now ? divergence(old, now) : [];
     const broken = (now?.messages || []).findIndex((message) =>
-      (message.broken || []).some(([rule]) => !rules.length || rules.includes(rule)));
+      (message.broken || []).some(([rule]) => !faults.length || faults.includes(rule)));
     let focus;
     for (const [i, j] of align(old?.messages || [], now?.messages || [])) {
       const cards = [messageCard(old, i, now?.messages[j], "baseline"), messageCard(now, j, old?.messages[i], "candidate")];
@@ -222,11 +222,12 @@
       details.set(row, detail);
       row.after(detail);
       const sides = await unpack(button.dataset.trace);
-      const rules = row.dataset.rules.split("\n").filter(Boolean);
-      const breaks = (trace) => trace.messages.some((message) => (message.broken || []).some(([rule]) => rules.includes(rule)));
+      const faults = row.dataset.faults.split("\n").filter(Boolean);
+      const isFaulty = (trace) => faults.includes(trace.end)
+        || trace.messages.some((message) => (message.broken || []).some(([rule]) => faults.includes(rule)));
       const first = (traces, test) => Math.max(0, traces.findIndex(test));
-      const now = rules.length ? first(sides[1], breaks) : first(sides[1], (trace) => !passed(trace));
-      draw(view, sides, [first(sides[0], passed), now], rules);
+      const now = faults.length ? first(sides[1], isFaulty) : first(sides[1], (trace) => !passed(trace));
+      draw(view, sides, [first(sides[0], passed), now], faults);
     }
     detail.hidden = !isOpen;
     button.setAttribute("aria-expanded", String(isOpen));
