@@ -56,6 +56,9 @@ RESULTS_HEADER = ("candidate", "parent", "hypothesis", "discovery_gain", "verdic
 
 _STATE_FILE = "state.json"
 
+_PROGRESS_STEP = 100
+"""Simulations of a session between two lines of progress."""
+
 OnProgress = Callable[[str], None]
 """Called with a line about the search."""
 
@@ -505,6 +508,8 @@ class SessionArena:
         def on_event(event: Event) -> None:
             if isinstance(event, SimulationFinished):
                 (fresh if event.is_fresh else records).append(event.record)
+                if not event.is_fresh and len(records) % _PROGRESS_STEP == 0 and len(records) < needed:
+                    self._report(f"{candidate}: {len(records)} of {needed} simulations")
 
         task_names = [(self.plan.suite, task) for task in tasks]
         run = run_session(plan, self.resources, on_event, task_names, servers=self.servers)
