@@ -24,7 +24,7 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.checks import compute_findings, evaluate
 from pytest_trace2evolve.gate.columns import ACTION_METRICS, INVARIANTS, Floats
 from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.intervals import GUARDED_DROP
+from pytest_trace2evolve.gate.intervals import GUARDED_DROP, predictive_power
 from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import (
@@ -190,8 +190,14 @@ def _stages(job: Job, drawn: SimulatedStages) -> Shares:
         rank, used = np.full(job.rows, 1), np.full(job.rows, float(SCHEDULE[-1]))
         for compared, trials in zip(drawn.stages, SCHEDULE, strict=True):
             now = decision_ranks(CALIBRATED, compared, Question(goal, stage_alpha=level))
-            settled = (rank == 1) & (now != 1)
+            settled = (rank == 1) & (used == SCHEDULE[-1]) & (now != 1)
             rank, used = np.where(settled, now, rank), np.where(settled, trials, used)
+            if goal is Goal.IMPROVE and trials < SCHEDULE[-1]:
+                rules = CALIBRATED.rules(Question(goal, stage_alpha=level))
+                p = compute_findings(compared, rules)[REWARD].gain_p
+                power = predictive_power(p, level, trials / SCHEDULE[-1])
+                is_open = (rank == 1) & (used == SCHEDULE[-1])
+                used = np.where(is_open & (power < CALIBRATED.futility), trials, used)
         yield f"staged {goal.value}", {**_shares(rank), "trials": float(used.mean())}
 
 

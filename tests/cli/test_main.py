@@ -91,6 +91,7 @@ def test_trainings_can_be_resumed() -> None:
     assert {command.name for command in runnable() if command.defaults.get("resumable")} == {
         "train",
         "evolve",
+        "improve",
     }
 
 

@@ -26,8 +26,9 @@ ELSEWHERE = {
     "--junitxml",
     "--junit-xml",
     "--format",
+    "--jinja",
 }
-"""Options of pytest and git that messages or the code name."""
+"""Options of pytest, git and llama.cpp that messages or the code name."""
 
 PARSER = build_parser(COMMANDS)
 

@@ -15,6 +15,7 @@ from pytest_trace2evolve.gate.intervals import (
     detects,
     drop_sensitivity,
     estimate_needed_evidence,
+    predictive_power,
 )
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
@@ -162,3 +163,26 @@ def test_a_tiny_gain_of_many_tasks_is_too_small_to_detect() -> None:
     plan = estimate_needed_evidence("reward_improved", 1e-4, spread, pairs, alpha=0.05, next_alpha=0.05)
     assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
     assert needed_evidence_text(plan) == "the effect is too small to detect with these tasks"
+
+
+P = st.floats(1e-9, 1 - 1e-9)
+
+
+@given(P, P, st.floats(0.001, 0.2), st.floats(0.05, 0.95))
+def test_predictive_power_falls_with_p_and_nears_the_test_itself(
+    first: float, second: float, alpha: float, fraction: float
+) -> None:
+    low, high = sorted((first, second))
+    powers = predictive_power(np.array([low, high]), alpha, fraction)
+    assert 0 <= powers[1] <= powers[0] <= 1
+    with_all_trials = predictive_power(np.array([alpha / 2, min(2 * alpha, 0.9)]), alpha, 1 - 1e-9)
+    np.testing.assert_allclose(with_all_trials, [1, 0], atol=1e-6)
+
+
+def test_predictive_power_is_the_share_of_runs_whose_last_stage_shows_the_gain() -> None:
+    """With a flat prior, the gain given z after a share t of the trials is normal around z / sqrt(t)."""
+    random, z, fraction, alpha = np.random.default_rng(1), 0.8, 0.25, 0.02
+    gains = random.normal(z / np.sqrt(fraction), 1 / np.sqrt(fraction), 400_000)
+    sums = z * np.sqrt(fraction) + random.normal(gains * (1 - fraction), np.sqrt(1 - fraction))
+    share = float((sums > stats.norm.isf(alpha)).mean())
+    assert abs(share - predictive_power(stats.norm.sf(z), alpha, fraction)) < 0.003

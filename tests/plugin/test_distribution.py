@@ -52,7 +52,7 @@ def told(result: pytest.RunResult) -> list[str]:
     return [
         line
         for line in lines
-        if line and not re.match(r"data:|open:| next: trace2evolve show|=|FAILED|ERROR", line)
+        if line and not re.match(r"data:|open:| page:| next: trace2evolve show|=|FAILED|ERROR", line)
     ]
 
 

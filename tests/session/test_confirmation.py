@@ -124,10 +124,10 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(
     assert (suite.get("failures"), suite.get("skipped"), suite.get("errors")) == ("2", "0", "0")
     suspected, failed = suite.iter("failure")
     assert suspected.get("message") == "suspected: reward 0.000: 0 of 2 trials passed"
-    fell = "fell: 2 of 2 passed (user_stop 2) in baseline v0, now 0 of 2 passed (user_stop 2)"
+    fell = "regressed: 2 of 2 passed (user_stop 2) in baseline v0, now 0 of 2 passed (user_stop 2)"
     assert (fell in (suspected.text or ""), fell in (failed.text or "")) == (True, True)
     result.stdout.fnmatch_lines(
-        ["=* what broke *=", "desk · close: fell", "    reward 0.000: *", f"    {fell}"]
+        ["=* what broke *=", "desk · close: regressed", "    reward 0.000: *", f"    {fell}"]
     )
 
 

@@ -96,6 +96,23 @@ def made(server: ChatServer, since: int) -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.parametrize("futility", [0.05, 0.0])
+def test_a_run_stops_if_a_gain_has_become_implausible(desk: DeskProject, futility: float) -> None:
+    (desk.root / "policies").mkdir()
+    (desk.root / "policies" / "own.toml").write_text(f"futility = {futility}\n")
+    with ChatServer(script()) as server:
+        saved(desk, server)
+        result = staged(desk, server, "--t2e-gate=own", "--t2e-max-reruns=0")
+    assert result.ret == 10
+    if futility:
+        result.stdout.re_match_lines(
+            [r"note: stage 1 of 3: .*: stopped, since 4 trials would show a gain with a chance of .*; more"]
+        )
+    else:
+        result.stdout.fnmatch_lines(["note: stage 3 of 3: *: the last stage of this run"])
+    result.stdout.fnmatch_lines(["INCONCLUSIVE: *"])
+
+
 def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         saved(desk, server)

@@ -91,6 +91,7 @@ class Calibrated(Policy):
         blocks_on_suspected: Whether suspected tasks withhold a promotion.
         has_fixed_tasks: Whether the verdict is about exactly these tasks (estimand `suite`), and not about
             the population from which they were drawn. None leaves it to the suite (`for_suite`).
+        futility: The predictive power of all trials below which a run in stages ends early.
         max_fresh_simulations: Maximum number of fresh simulations of a live run, both sides together.
         plugin_checks: Checks of plugins.
         max_increases: The largest ratios of the candidate's cost, tokens, turns or latency to the baseline's.
@@ -102,6 +103,7 @@ class Calibrated(Policy):
     weights: Mapping[str, float] = field(default_factory=dict)
     blocks_on_suspected: bool = False
     has_fixed_tasks: bool | None = None
+    futility: float = 0.05
     max_fresh_simulations: int = 640
     plugin_checks: tuple[Check, ...] = ()
     max_increases: Mapping[str, float] = field(default_factory=dict)

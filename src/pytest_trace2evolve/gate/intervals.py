@@ -297,6 +297,24 @@ def detects(
         return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
 
 
+def predictive_power(p: Floats | float, alpha: float, fraction: float) -> Floats:
+    """The chance that all trials show a gain, if a one-sided test of some of them has p-value `p`.
+
+    It is Φ((z − z_α · √t) / √(1 − t)), where z belongs to p, and t is the fraction: the conditional power,
+    averaged over the gains that the data so far allow (Spiegelhalter, Freedman and Blackburn, Controlled
+    Clinical Trials 1986, with a flat prior). Conditional power at the observed gain is lower after few
+    trials, and would end one of ten runs whose gain all trials would show.
+
+    Args:
+        p: p-values of "no gain" so far, any shape.
+        alpha: The level of the test with all trials, between 0 and 1.
+        fraction: The share of the trials that were made, above 0 and below 1.
+    """
+    z = -scipy.special.ndtri(np.clip(p, 1e-12, 1 - 1e-12))
+    critical = -scipy.special.ndtri(alpha)
+    return np.asarray(scipy.special.ndtr((z - critical * math.sqrt(fraction)) / math.sqrt(1 - fraction)))
+
+
 @dataclass(frozen=True)
 class Sensitivity:
     """The drop of the mean reward that a comparison could have detected.

@@ -351,6 +351,7 @@ class _Settings(Record):
     estimand: Estimand | None = None
     suspected: Literal["list", "block"] | None = None
     confirm: Annotated[int, Field(ge=0, strict=True)] | None = None
+    futility: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = None
     checks: dict[str, _CheckSettings] = Field(default_factory=dict)
 
 
@@ -511,6 +512,7 @@ def _build_calibrated(
         max_fresh_simulations=CALIBRATED.max_fresh_simulations
         if settings.confirm is None
         else settings.confirm,
+        futility=CALIBRATED.futility if settings.futility is None else settings.futility,
         plugin_checks=used_plugin_checks,
         max_increases=_max_increases(settings),
     )

@@ -164,7 +164,10 @@ class ProjectLedger:
                 baseline_identity=claim.baseline,
                 policy=claim.policy,
                 goal=verdict.goal,
-                trials=claim.trials,
+                # A run that stopped for futility has spent the level of all its stages.
+                trials=max(claim.trials, claim.max_trials)
+                if verdict.decision is Decision.INCONCLUSIVE
+                else claim.trials,
                 decision=verdict.decision,
                 label=verdict.label,
                 look=verdict.look,

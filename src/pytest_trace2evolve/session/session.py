@@ -59,6 +59,7 @@ from pytest_trace2evolve.session.verdicts import (
     SuiteOutcome,
     SuiteRun,
     confirmation_matters,
+    futility_note,
     judge_suite,
 )
 from pytest_trace2evolve.utils.files import ScratchFolder
@@ -438,14 +439,17 @@ class Session:
         outcomes = self._judge(runs, ledger, self._narrowing)
         is_partial = any(verdict.partial for suite in outcomes for verdict in suite.verdicts)
         is_undecided = worst_decision(suite.decision for suite in outcomes) is Decision.INCONCLUSIVE
+        futility = futility_note(self.plan, outcomes) if is_undecided and not stage.is_last else ""
         is_last = (
             bool(exhausted_budget)
             or not _is_measured(outcomes)
             or not is_undecided
             or is_partial
             or stage.is_last
+            or bool(futility)
         )
         consequence = "the last stage of this run" if is_last else "undecided, so the next stage follows"
+        consequence = futility or consequence
         self.notes.append(f"{stage}, tested at {stage.alpha:.4f}: {consequence}")
         self._on_event(StageFinished(stage, is_last, outcomes))
         if not is_last:

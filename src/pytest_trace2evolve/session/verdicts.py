@@ -9,6 +9,7 @@ from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
 from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
+from pytest_trace2evolve.gate.intervals import predictive_power
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
@@ -212,6 +213,25 @@ def confirmation_matters(
     return len({outcome.decision for outcome in outcomes}) > 1 or any(
         check.id == REGRESSIONS and check.status is CheckStatus.FAIL for check in confirmed_checks
     )
+
+
+def futility_note(plan: Plan, outcomes: Iterable[SuiteOutcome]) -> str:
+    """Why further stages are not worth their simulations; empty if they are, or if no gain must be shown."""
+    stage, threshold = plan.stage, getattr(plan.policy, "futility", 0.0)
+    assert stage is not None
+    verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts if verdict.guard is None]
+    for verdict in verdicts:
+        check = next((check for check in verdict.checks if check.id == "reward_improved"), None)
+        if check is None or check.p is None or verdict.alpha is None:
+            continue
+        power = float(predictive_power(check.p, verdict.alpha, stage.trials / stage.max_trials))
+        if power < threshold:
+            chance = (
+                f"stopped, since {stage.max_trials} trials would show a gain with a chance of {power:.1%}"
+            )
+            bound = "" if check.high is None else f"; more than {100 * check.high:+.1f} points are excluded"
+            return chance + bound
+    return ""
 
 
 def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: bool) -> str:
