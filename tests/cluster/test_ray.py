@@ -115,7 +115,7 @@ def test_a_run_on_a_cluster_is_equal_to_a_local_one(cluster: Any, project: DeskP
 def test_the_page_on_clusters_shows_how_to_run_from_python(
     cluster: Any, project: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (block,) = [block for block in blocks("live-runs") if "RayExecutor" in block]
+    (block,) = [block for block in blocks("live-runs", "Clusters") if "RayExecutor" in block]
     monkeypatch.chdir(project.root)
     names: dict[str, Any] = {}
     with ChatServer(SOLVED) as server:
