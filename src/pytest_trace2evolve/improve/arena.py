@@ -518,6 +518,7 @@ class SessionArena:
         changes: dict[str, object] = {"sessions": {**self.state.sessions, session: use}}
         if run.exhausted_budget:
             self._store(**changes)
+            self._check_budgets(0)  # names the budget of the search, of which the session had the rest
             raise BudgetError(run.exhausted_budget)
         if baseline is None:
             folders = (*self.state.runs.get(candidate, ()), str(folder))
