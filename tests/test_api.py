@@ -73,11 +73,14 @@ def test_every_simulation_is_reported_before_its_task_and_the_verdict_comes_last
 
 def test_a_staged_run_reports_each_stage(desk: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    (desk.root / "policies").mkdir()
+    (desk.root / "policies" / "patient.toml").write_text("futility = 0.0\n")
     events: list[Event] = []
     with ChatServer(SOLVED) as server:
         live: dict[str, Any] = {"model": "m", "base_url": server.base_url}
         evaluate(desk, candidate="v0", trials=2, save_baseline="m", gate="off", **live)
-        evaluate(desk, candidate="v1", baseline="m", stages="1,2", on_event=events.append, **live)
+        staged = {"stages": "1,2", "gate": "patient", "on_event": events.append}
+        evaluate(desk, candidate="v1", baseline="m", **staged, **live)
     stages = [event for event in events if isinstance(event, StageFinished)]
     assert [event.is_last for event in stages] == [False, True]
     assert [event.run.decision for event in events if isinstance(event, VerdictReached)] == [

@@ -168,6 +168,8 @@ def test_few_known_costs_and_a_baseline_for_free() -> None:
     ]
     found = usage_ratio(both(free, spent(EVEN)), "cost", 0.05, has_fixed_tasks=False)
     assert (found.ratio, found.note) == (None, "it is 0 on the baseline")
+    found = usage_ratio(both(spent(EVEN), free), "cost", 0.05, has_fixed_tasks=False)
+    assert (found.ratio, found.note) == (None, "it is 0 on the candidate")
 
 
 def test_evidence_that_records_nothing_has_no_ratios() -> None:

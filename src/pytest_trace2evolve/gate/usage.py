@@ -83,16 +83,25 @@ def usage_ratio(pairs: Pairs, metric: str, alpha: float, *, has_fixed_tasks: boo
     means, note = _means_of(pairs, metric, has_fixed_tasks=has_fixed_tasks), _missing_note(pairs, metric)
     if means is None:
         return UsageRatio(metric=metric, note=note or "no task has it on both sides")
-    low, high = means.bounds(alpha) if means.old > 0 else (None, None)
+    zero_side = "baseline" if means.old <= 0 else "candidate" if means.new <= 0 else ""
+    if zero_side:  # a cost of 0 is nearly always a missing price
+        return UsageRatio(
+            metric=metric,
+            baseline=means.old,
+            candidate=means.new,
+            tasks=means.tasks,
+            note=f"it is 0 on the {zero_side}",
+        )
+    low, high = means.bounds(alpha)
     return UsageRatio(
         metric=metric,
         baseline=means.old,
         candidate=means.new,
-        ratio=means.new / means.old if means.old > 0 else None,
+        ratio=means.new / means.old,
         low=low,
         high=high,
         tasks=means.tasks,
-        note=note if means.old > 0 else "it is 0 on the baseline",
+        note=note,
     )
 
 
