@@ -15,12 +15,11 @@ from typing import Self
 import httpx2
 import pytest
 
-from pytest_trace2evolve.errors import GitHubError, InfrastructureError, JudgeError, Trace2EvolveError
+from pytest_trace2evolve.errors import InfrastructureError, JudgeError, Trace2EvolveError
 from pytest_trace2evolve.judges.chat import ChatJudge
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.report.github_comment import GitHub
 from pytest_trace2evolve.utils.http import bounded_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -104,13 +103,6 @@ def drops() -> Iterator[bytes]:
         yield b"1\r\n \r\n"
 
 
-def dropped_head() -> Iterator[bytes]:
-    yield HEAD
-    for number in itertools.count():
-        threading.Event().wait(0.05)
-        yield b"x-%d: y\r\n" % number
-
-
 def endless_informational() -> Iterator[bytes]:
     while True:
         threading.Event().wait(0.05)
@@ -186,15 +178,10 @@ def ask_judge(url: str, timeout: float) -> None:
     judge.judge(["a"], [Message(role="user", content="?")])
 
 
-def ask_github(url: str, timeout: float) -> None:
-    GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout).pull_request("a:b", "c")
-
-
 Ask = Callable[[str, float], None]
 ERRORS: dict[Ask, type[Trace2EvolveError]] = {
     ask_model: InfrastructureError,
     ask_judge: JudgeError,
-    ask_github: GitHubError,
 }
 
 
@@ -222,8 +209,6 @@ def _endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         (ask_judge, bomb, "the answer is larger than 16 MiB after decompression"),
         (ask_judge, endless_error, "the answer is larger than 16 MiB"),
         (ask_judge, deep, ""),  # of a model, a deep answer is what it said
-        (ask_github, bomb, "the answer is larger than 64 MiB after decompression"),
-        (ask_github, deep, "the response is not JSON"),
     ],
 )
 def test_every_client_bounds_an_answer_and_reports_it_in_a_line(ask: Ask, body: Body, problem: str) -> None:
@@ -231,7 +216,7 @@ def test_every_client_bounds_an_answer_and_reports_it_in_a_line(ask: Ask, body: 
 
 
 def test_a_dripping_answer_ends_at_the_deadline() -> None:
-    dripping = {ask_model: drops, ask_judge: endless_informational, ask_github: dropped_head}
+    dripping = {ask_model: drops, ask_judge: endless_informational}
     with ThreadPoolExecutor(len(dripping)) as threads:
         lines = threads.map(lambda ask: problem_of(ask, dripping[ask], 1.0), dripping)
     assert all("within 1 seconds" in line for line in lines)
