@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
-from pytest_trace2evolve.evidence.integrity import verdict_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.saving import SaveMode, plan_save, save_baseline
 from pytest_trace2evolve.project.project import Project
@@ -154,7 +153,7 @@ class Desk:
         """The ledger's entry of such a run."""
 
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:
-            digests = {"evidence": evidence, "verdict": verdict_digest(folder)}
+            digests = {"evidence": evidence}
             place = {"suite": suite, "run": folder.name, "goal": Goal.HOLD}
             return judged(at, root=root, parents=parents, **place, **digests)
 
