@@ -79,9 +79,12 @@ class Repository:
         git(self.root, "checkout", "-qf", "main")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def team(tmp_path_factory: pytest.TempPathFactory, sessions: Sessions) -> Repository:
-    """A repository with the template, whose `v0` is measured and whose better prompt `v1` is promoted."""
+    """A repository with the template, whose `v0` is measured and whose better prompt `v1` is promoted.
+
+    Each test has its own, since what one leaves behind would decide the next, in whichever order they run.
+    """
     root = tmp_path_factory.mktemp("team")
     repository = Repository(root, sessions)
     git(root, "init", "-q", "-b", "main")
