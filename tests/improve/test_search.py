@@ -97,7 +97,7 @@ def test_the_strongest_is_gated_first_and_the_others_not_after_a_promotion() -> 
     assert [name for call, name in arena.asked if call == "gate"] == ["best"]
     assert [(row.candidate, row.verdict) for row in rows] == [
         ("best", "promote"),
-        ("good", "not gated: a better one was promoted"),
+        ("good", "not gated: another one was promoted"),
     ]
 
 

@@ -189,7 +189,7 @@ class _Screening:
         decision: Decision | None = None
         for candidate in survivors:
             if decision is Decision.PROMOTE:
-                yield self._row(candidate, "not gated: a better one was promoted")
+                yield self._row(candidate, "not gated: another one was promoted")
             else:
                 try:
                     decision = self._arena.gate(candidate, self.parent)
