@@ -80,12 +80,22 @@ def test_a_broken_table_is_an_error_that_names_the_file(tmp_path: Path, text: st
     assert problem in str(error.value)
 
 
-def test_a_table_has_hypotheses_of_its_own(tmp_path: Path) -> None:
+def test_a_table_keeps_line_breaks_and_has_hypotheses_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "table.toml"
     path.write_text(
-        '[[sentences]]\ntext = "Be\\n brief."\nhypothesis = "Shorter."\n[[sentences]]\ntext = "b"\n'
+        '[[sentences]]\ntext = """\n  - Be\n    brief.\n  - Ask."""\nhypothesis = "Shorter."\n'
+        '[[sentences]]\ntext = "Be kind,\\nand honest."\n'
     )
-    assert TableProposer.read(path).sentences == {"Be brief.": "Shorter.", "b": "Adds: b"}
+    table = TableProposer.read(path)
+    assert table.sentences == {
+        "- Be\n  brief.\n- Ask.": "Shorter.",
+        "Be kind,\nand honest.": "Adds: Be kind, and honest.",
+    }
+    added = [draft.instruction.strip() for draft in drafts(table, Candidate(id="v", instruction="- A."))]
+    assert added == ["- A.\n- Be\n  brief.\n- Ask.", "- A.\n- Be kind,\n  and honest."]
+    assert [len(rules_of(text)) for text in added] == [3, 2]
+    grown = Candidate(id="v", instruction=added[1])
+    assert [draft.hypothesis for draft in drafts(table, grown)] == ["Shorter."]
 
 
 def test_ablation_drops_each_rule_once() -> None:

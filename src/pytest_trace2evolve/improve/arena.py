@@ -30,7 +30,7 @@ from pytest_trace2evolve.improve.search import (
 from pytest_trace2evolve.project.candidates import Candidate, render_child
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.budget import Budgets
-from pytest_trace2evolve.records.completion import NO_USAGE, Usage
+from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.improvement import Proposal, SearchState, SessionUse
 from pytest_trace2evolve.records.protocols import Judge
@@ -193,7 +193,7 @@ class SessionArena:
     def __init__(self, plan: SearchPlan, resources: Resources, folder: Path, on_progress: OnProgress) -> None:
         self.plan, self.resources, self.folder = plan, resources, folder
         self.project: Project = resources.project
-        self._on_progress = on_progress
+        self._report = on_progress
         self.servers = LocalServers()
         self._rows: list[Row] = []
         self._replayed_batches = 0
@@ -360,10 +360,9 @@ class SessionArena:
             policy=self._policy,
         )
         proposer = self.plan.proposer
-        before = getattr(proposer, "usage", NO_USAGE)
         hypothesis = problem = ""
+        self._check_budgets(0)
         try:
-            self._check_budgets(0)
             draft = proposer.propose(request)
             if draft is None:
                 return None
@@ -373,10 +372,8 @@ class SessionArena:
         except (ProposalError, CandidateError) as error:
             problem, hypothesis = str(error), ""
         proposal = Proposal(id=name, parent=parent, hypothesis=hypothesis, problem=problem)
-        usage = _difference(getattr(proposer, "usage", NO_USAGE), before)
-        self._store(
-            proposals=(*self.state.proposals, proposal), proposer_usage=self.state.proposer_usage + usage
-        )
+        usage = self.state.proposer_usage + getattr(proposer, "usage", NO_USAGE)
+        self._store(proposals=(*self.state.proposals, proposal), proposer_usage=usage)
         return name
 
     def _check_draft(self, draft: Draft, request: Request) -> None:
@@ -621,15 +618,6 @@ class SessionArena:
     def _store(self, **changes: object) -> None:
         self.state = self.state.model_copy(update={**changes, "minutes": self._total_minutes})
         write_atomic(self.folder / _STATE_FILE, self.state.model_dump_json(indent=1) + "\n")
-
-    def _report(self, line: str) -> None:
-        self._on_progress(line)
-
-
-def _difference(total: Usage, before: Usage) -> Usage:
-    cost = None if total.cost is None or before.cost is None else total.cost - before.cost
-    names = ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")
-    return Usage(cost=cost, **{name: getattr(total, name) - getattr(before, name) for name in names})
 
 
 def _added_text(new: str, old: str) -> str:

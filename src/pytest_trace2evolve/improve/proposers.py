@@ -1,5 +1,6 @@
 """Proposers without a model: they change a candidate by a table of sentences, or by one sentence less."""
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import convert_failures, parse_toml, read_text
 
-MAX_SENTENCES = 1_000
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 REASONING_EFFORTS = ("low", "medium", "high")
 
@@ -86,7 +86,8 @@ class TableProposer:
     """Adds one sentence of a table at a time, in its order; after a promotion, the most promising ones first.
 
     Attributes:
-        sentences: The sentences, each with its hypothesis.
+        sentences: The sentences, each with its hypothesis. A list in Markdown is added as it is, any other
+            text as a bullet of the instruction's list.
     """
 
     sentences: Mapping[str, str]
@@ -105,8 +106,6 @@ class TableProposer:
         shape = 'write sentences = ["…"], or [[sentences]] with text = "…" and hypothesis = "…"'
         if content.keys() - {"sentences"} or not isinstance(entries, list) or not entries:
             raise ConfigError(f"{path}: has no list of sentences; {shape}")
-        if len(entries) > MAX_SENTENCES:
-            raise ConfigError(f"{path}: has {len(entries)} sentences; give {MAX_SENTENCES} or fewer")
         sentences: dict[str, str] = {}
         for entry in entries:
             fields = {"text": entry} if isinstance(entry, str) else entry
@@ -114,10 +113,10 @@ class TableProposer:
             texts = [fields.get("text"), fields.get("hypothesis", "")] if is_entry else [None]
             if not all(isinstance(text, str) for text in texts) or not str(texts[0]).strip():
                 raise ConfigError(f"{path}: sentence {len(sentences) + 1} is no text; {shape}")
-            text = " ".join(str(texts[0]).split())
+            text = inspect.cleandoc(str(texts[0]))
             if text in sentences:
                 raise ConfigError(f"{path}: repeats {text!r}; remove one of them")
-            sentences[text] = str(texts[1]) or f"Adds: {text}"
+            sentences[text] = str(texts[1]) or f"Adds: {_on_one_line(text)}"
         return cls(sentences)
 
     @cached_property
@@ -126,16 +125,21 @@ class TableProposer:
 
     def propose(self, request: Request) -> Draft | None:
         gains = {candidate.hypothesis: row.gain or 0.0 for candidate, row in request.history}
-        ordered = sorted(self.sentences.items(), key=lambda item: -gains.get(" ".join(item[1].split()), 0.0))
+        ordered = sorted(self.sentences.items(), key=lambda item: -gains.get(_on_one_line(item[1]), 0.0))
         instruction = request.parent.instruction
         for sentence, hypothesis in ordered:
-            if sentence in " ".join(instruction.split()):
+            if _on_one_line(sentence) in _on_one_line(instruction):
                 continue
-            bullet = "" if instruction and not _BULLET.search(instruction) else "- "
-            draft = Draft(hypothesis, f"{instruction}\n{bullet}{sentence}", request.parent.parameters)
+            is_rule = not _BULLET.search(sentence) and (not instruction or _BULLET.search(instruction))
+            rule = "- " + sentence.replace("\n", "\n  ") if is_rule else sentence
+            draft = Draft(hypothesis, f"{instruction}\n{rule}", request.parent.parameters)
             if request.is_new(draft):
                 return draft
         return None
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 _BULLET = re.compile(r"^[-*] ", re.MULTILINE)
@@ -158,7 +162,7 @@ class AblateProposer:
     def propose(self, request: Request) -> Draft | None:
         text = request.parent.instruction
         for start, end in rules_of(text):
-            rule = " ".join(text[start:end].split())
+            rule = _on_one_line(text[start:end])
             before, after = text[:start].rstrip(" "), text[end:].lstrip(" ")
             rest = before + (after[1:] if before.endswith("\n") and after.startswith("\n") else after)
             draft = Draft(f"Without: {rule}", rest, request.parent.parameters)

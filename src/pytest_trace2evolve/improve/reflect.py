@@ -49,7 +49,7 @@ class ReflectProposer:
 
     Attributes:
         settings: The model.
-        usage: The usage of all answers so far.
+        usage: The usage of the last proposal.
     """
 
     settings: ModelSettings
@@ -63,6 +63,7 @@ class ReflectProposer:
     def propose(self, request: Request) -> Draft | None:
         from pytest_trace2evolve.utils.http import run_with_timeout
 
+        self.usage = NO_USAGE
         failures = request.failures()
         if not failures:
             return None
@@ -91,7 +92,7 @@ class ReflectProposer:
         try:
             messages = [{"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": prompt}]
             completion = await model.complete(messages, ())
-            self.usage += completion.usage
+            self.usage = completion.usage
             return completion
         finally:
             await model.close()
