@@ -1,15 +1,22 @@
-"""Finds content of sealed splits in proposals, which must hold none of it."""
+"""Rejects proposals that cannot be candidates, or that hold content of sealed splits."""
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
+from pytest_trace2evolve.errors import ProposalError
+from pytest_trace2evolve.improve.proposers import Draft, Request
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.session.traces import SEALED_ROLES
 from pytest_trace2evolve.utils.canonical import texts_in
 from pytest_trace2evolve.worlds.registry import Worlds
+
+MAX_INSTRUCTION_LENGTH = 20_000
+"""Characters of a proposed instruction."""
+
+MAX_HYPOTHESIS_LENGTH = 1_000
 
 WORDS_PER_RUN = 6
 """The length of the word sequences that a proposal must not share with a sealed split."""
@@ -68,6 +75,30 @@ class SealedContent:
             {identifier for text in sealed for identifier in _identifiers(text)} - public_identifiers,
             names,
         )
+
+
+def check_draft(draft: Draft, request: Request, sealed: SealedContent) -> None:
+    """Reject a proposal that cannot be a candidate, or that holds content of a sealed split.
+
+    Raises:
+        ProposalError: the proposal is rejected.
+    """
+    for field, text, limit in (
+        ("instruction", draft.instruction, MAX_INSTRUCTION_LENGTH),
+        ("hypothesis", draft.hypothesis, MAX_HYPOTHESIS_LENGTH),
+    ):
+        if len(text) > limit:
+            raise ProposalError(f"rejected: its {field} has {len(text):,} characters, more than {limit:,}")
+        if any(ord(character) < 32 and character not in "\n\t" for character in text):
+            raise ProposalError(f"rejected: its {field} holds control characters")
+    if not draft.hypothesis.strip():
+        raise ProposalError("rejected: it has no hypothesis")
+    if not request.is_new(draft):
+        raise ProposalError("rejected: it repeats an earlier candidate")
+    old_lines = set(request.parent.instruction.splitlines())
+    added = [line for line in draft.instruction.splitlines() if line not in old_lines]
+    if leak := sealed.find_leak("\n".join([draft.hypothesis, *added])):
+        raise ProposalError(f"rejected: it holds {leak!r}, which is content of a sealed split")
 
 
 def _texts(tasks: Iterable[Task]) -> Iterator[str]:

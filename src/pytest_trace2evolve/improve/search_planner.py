@@ -14,7 +14,6 @@ from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.gate.protocols import Question
-from pytest_trace2evolve.improve.arena import SearchBudgets, SearchPlan, has_begun
 from pytest_trace2evolve.improve.arguments import search_values
 from pytest_trace2evolve.improve.planner import check_gate_can_promote
 from pytest_trace2evolve.improve.proposers import (
@@ -26,6 +25,7 @@ from pytest_trace2evolve.improve.proposers import (
 )
 from pytest_trace2evolve.improve.reflect import ReflectProposer, reflect_settings
 from pytest_trace2evolve.improve.search import DEFAULT_RULES, HOLD_RULES
+from pytest_trace2evolve.improve.search_sessions import STATE_FILE, SearchBudgets, SearchPlan
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, Candidate
@@ -126,7 +126,7 @@ def plan_search(
         judge=judge,
         rules=rules,
     )
-    if not has_begun(search_plan, project):  # the tests of a search that is resumed lower the level
+    if not (search_plan.folder(project) / STATE_FILE).exists():  # else its own tests lowered the level
         _check_decidable(plan, planned)
     return search_plan
 

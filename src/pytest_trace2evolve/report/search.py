@@ -6,8 +6,9 @@ from typing import Any
 from rich.table import Column
 from rich.text import Text
 
-from pytest_trace2evolve.improve.arena import SearchPlan, SearchResult
+from pytest_trace2evolve.improve.arena import SearchResult
 from pytest_trace2evolve.improve.search import Row, Status
+from pytest_trace2evolve.improve.search_sessions import SearchPlan
 from pytest_trace2evolve.report.formatting import make_grid, make_terminal_console, rendered_text
 
 
@@ -63,7 +64,6 @@ def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
             f"task; first run {result.means[0]:.3f}"
         )
     count = len(state.proposals)
-    undecided = count - len(result.rows)
     lines.append(
         f"{count} proposal{'' if count == 1 else 's'}, {state.simulations_of():,} simulations, "
         f"{state.usage.tokens:,} tokens"
@@ -71,7 +71,7 @@ def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
         + f", {state.minutes:.1f} minutes"
     )
     if result.stopped:
-        open_text = f"; undecided proposals: {undecided}" if undecided else ""
+        open_text = "" if count == len(result.rows) else f"; undecided proposals: {count - len(result.rows)}"
         lines.append(f"stopped: {result.stopped}{open_text}; rerun with a larger budget to resume")
     kept = [row for row in result.rows if row.status is Status.KEEP]
     if kept:
