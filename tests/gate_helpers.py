@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.project.lock import SuiteLock
@@ -65,7 +65,7 @@ def strict(
     baseline: Side, candidate: Side, goal: Goal = Goal.IMPROVE, label: Label = Label.CLEAN, **further: Any
 ) -> Verdict:
     """The verdict of policy `strict`."""
-    return decide(pair(baseline, candidate), STRICT, goal=goal, label=label, **further)
+    return decide(GateInput(pair(baseline, candidate), STRICT, goal=goal, label=label, **further))
 
 
 def ids(verdict: Verdict, status: CheckStatus) -> set[str]:

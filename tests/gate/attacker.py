@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from pytest_trace2evolve.gate.claims import Claim, spending_of
-from pytest_trace2evolve.gate.decide import awaits_simulations, decide
+from pytest_trace2evolve.gate.decide import GateInput, awaits_simulations, decide
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.project.policies import find_policy
@@ -124,15 +124,15 @@ class Attacker:
         spending = spending_of(self.entries, claim)
         sides = self.baseline.records("old", trials), draw.records("new", trials, gone)
         verdict = decide(
-            pair(*sides),
-            find_policy(policy, None),
-            goal=goal,
-            label=Label.CLEAN,
-            expected_tasks=len(self.rates),
-            test_number=spending.number if is_numbered else None,
-            analysis=spending.analysis if is_numbered else None,
-            abandoned_count=len(spending.abandoned_draws),
-            bounded_pairs=pair(*without_second_tosses(*sides)),
+            GateInput(
+                pair(*sides),
+                find_policy(policy, None),
+                goal=goal,
+                label=Label.CLEAN,
+                expected_tasks=len(self.rates),
+                spending=spending,
+                bounded_pairs=pair(*without_second_tosses(*sides)),
+            )
         )
         verdict = combine_with_ledger(verdict, spending)
         assert verdict.decision is not None

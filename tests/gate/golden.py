@@ -8,8 +8,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve.gate.alpha_spending import Stage
+from pytest_trace2evolve.gate.claims import AlphaSpending
 from pytest_trace2evolve.gate.confirm import FreshResult, fresh_p
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import Pairs, pair
 from pytest_trace2evolve.gate.policy import get_policy
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
@@ -83,18 +85,20 @@ def verdicts(folder: Path) -> dict[str, Verdict]:
     for seed in range(60):
         policy = ("calibrated", "strict", "calibrated", *POLICIES)[seed % 5]
         goal, guard = list(Goal)[seed // 5 % 3], seed % 8 == 5
-        test = {"test_number": 1 + seed % 3, "analysis": 1 + seed % 2} if seed % 7 == 2 else {}
-        stage = {"stage_alpha": 0.03, "schedule": (2, 4, 8)} if seed % 11 == 4 else {}
+        spending = AlphaSpending(1 + seed % 3, 1 + seed % 2) if seed % 7 == 2 else None
+        stage = Stage(1, 3, 2, 0.03, schedule=(2, 4, 8)) if seed % 11 == 4 else None
         key = f"{seed} {policy} {goal.value}{' guard' if guard else ''}"
         found[key] = decide(
-            pairs_of(seed),
-            get_policy(policy, folder),
-            goal=goal,
-            is_guard=guard,
-            label=Label.CLEAN,
-            expected_tasks=SIZES[seed % len(SIZES)][0],
-            **test,
-            **stage,
+            GateInput(
+                pairs_of(seed),
+                get_policy(policy, folder),
+                goal=goal,
+                is_guard=guard,
+                label=Label.CLEAN,
+                expected_tasks=SIZES[seed % len(SIZES)][0],
+                spending=spending,
+                stage=stage,
+            )
         )
     return found
 

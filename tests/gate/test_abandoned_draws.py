@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_claim_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import Claim, spending_of
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import (
@@ -407,13 +407,14 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
                 )
         look = spending_of(entries, claim("", draw_id=name))
         verdict = decide(
-            pair(baseline, new),
-            CALIBRATED,
-            goal=Goal.IMPROVE,
-            label=Label.CLEAN,
-            expected_tasks=40,
-            test_number=look.number,
-            analysis=look.analysis,
+            GateInput(
+                pair(baseline, new),
+                CALIBRATED,
+                goal=Goal.IMPROVE,
+                label=Label.CLEAN,
+                expected_tasks=40,
+                spending=look,
+            )
         )
         verdict = combine_with_ledger(verdict, look)
         best = min([best, *(one.p for one in verdict.checks if one.id == "reward_improved" and one.p)])
@@ -466,13 +467,14 @@ def luckiest(seed: int) -> tuple[bool, float]:
     best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
     look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw_id=f"{best:032x}"))
     verdict = decide(
-        pair(baseline, sides[best]),
-        CALIBRATED,
-        goal=Goal.IMPROVE,
-        label=Label.CLEAN,
-        expected_tasks=40,
-        test_number=look.number,
-        analysis=look.analysis,
+        GateInput(
+            pair(baseline, sides[best]),
+            CALIBRATED,
+            goal=Goal.IMPROVE,
+            label=Label.CLEAN,
+            expected_tasks=40,
+            spending=look,
+        )
     )
     p = next(one.p for one in verdict.checks if one.id == "reward_improved")
     return verdict.decision is Decision.PROMOTE, 1.0 if p is None else p

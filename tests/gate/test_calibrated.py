@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.gate.alpha_spending import alpha_share, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.claims import AlphaSpending
 from pytest_trace2evolve.gate.columns import Columns
 from pytest_trace2evolve.gate.confirm import FreshResult
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
@@ -85,7 +86,7 @@ def test_recorded_runs_of_real_models(
     expected: tuple[Decision, tuple[int, int, int], dict[str, CheckStatus]],
 ) -> None:
     pairs = pair(*map(side_of, sides))
-    verdict = decide(pairs, CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    verdict = decide(GateInput(pairs, CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT))
     decision, counts, answers = expected
     assert verdict.decision is decision
     assert tuple(map(len, (verdict.fixed, verdict.broken, verdict.suspected))) == counts
@@ -106,7 +107,7 @@ def test_recorded_runs_of_real_models(
         assert breaches.p == pytest.approx(7 * 2**-16)
     if sides[1] == "telecom-solo-gpt-4.1-sft":
         careful = decide(
-            pairs, policy_of('suspected = "block"\n'), goal=Goal.IMPROVE, label=Label.DEVELOPMENT
+            GateInput(pairs, policy_of('suspected = "block"\n'), goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
         )
         assert careful.decision is Decision.INCONCLUSIVE
         assert "task_regressions" in ids(careful, OPEN)
@@ -115,14 +116,14 @@ def test_recorded_runs_of_real_models(
 def test_a_file_against_itself_is_identical_evidence(side_of: Callable[..., Columns]) -> None:
     same = pair(side_of("retail-gpt-4.1"), side_of("retail-gpt-4.1"))
     for goal, decision in ((Goal.HOLD, Decision.PROMOTE), (Goal.IMPROVE, Decision.INCONCLUSIVE)):
-        verdict = decide(same, CALIBRATED, goal=goal, label=Label.DEVELOPMENT)
+        verdict = decide(GateInput(same, CALIBRATED, goal=goal, label=Label.DEVELOPMENT))
         assert (verdict.identical, verdict.decision) == (True, decision)
         assert verdict.checks[0].detail.startswith("identical evidence; ")
 
 
 def test_three_trials_a_side_are_paired_by_task(side_of: Callable[..., Columns]) -> None:
     old, new = (side_of(*(f"retail-gpt-4o-prompt-{x}-trial-{n}" for n in (1, 2, 3))) for x in "ab")
-    verdict = decide(pair(old, new), CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    verdict = decide(GateInput(pair(old, new), CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT))
     reward = verdict.checks[0]
     assert verdict.decision is Decision.INCONCLUSIVE
     assert (verdict.tasks, round(reward.estimate or 0, 3), round(reward.p or 0, 3)) == (38, 0.105, 0.064)
@@ -184,10 +185,17 @@ def test_fresh_trials_confirm_clear_and_leave_the_rest_suspected() -> None:
     old, new = side(*[1] * 30), side(*[0] * 3, *[1] * 27)
     pairs = pair(old, renamed(new))
     fresh = {"0": FreshResult(1e-5, 1e-5), "1": FreshResult(0.6, 0.6)}
-    verdict = decide(pairs.with_fresh_results(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    verdict = decide(
+        GateInput(pairs.with_fresh_results(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    )
     assert (verdict.regressions, verdict.suspected, verdict.decision) == (("0",), ("2",), Decision.DISCARD)
     cleared = decide(
-        pairs.with_fresh_results({"1": FreshResult(0.6, 0.6)}), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN
+        GateInput(
+            pairs.with_fresh_results({"1": FreshResult(0.6, 0.6)}),
+            CALIBRATED,
+            goal=Goal.HOLD,
+            label=Label.CLEAN,
+        )
     )
     assert "task_regressions" in ids(cleared, PASS)
     assert cleared.suspected == ("0", "2")
@@ -198,7 +206,7 @@ def test_a_lost_fresh_trial_that_could_confirm_withholds_the_promotion() -> None
     pairs = pair(old, renamed(new))
     for worst, decision in ((0.9, Decision.PROMOTE), (1e-6, Decision.INCONCLUSIVE)):
         tried = pairs.with_fresh_results({"30": FreshResult(0.9, worst)})
-        verdict = decide(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN)
+        verdict = decide(GateInput(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN))
         assert verdict.decision is decision
     assert "worst_case" in ids(verdict, OPEN)
 
@@ -213,7 +221,7 @@ def weighed(falls: int, fixed: int, *tagged: str, goal: Goal = Goal.IMPROVE, **f
     old, new = side(*[1] * falls, *[0] * fixed, *[1] * 60), side(*[0] * falls, *[1] * (fixed + 60))
     fresh = {str(task): FreshResult(1e-6, 1e-6) for task in range(falls)}
     pairs = pair(critical(old, *tagged), renamed(new)).with_fresh_results(fresh)
-    return decide(pairs, CALIBRATED, goal=goal, label=Label.DEVELOPMENT, **further)
+    return decide(GateInput(pairs, CALIBRATED, goal=goal, label=Label.DEVELOPMENT, **further))
 
 
 def test_a_confirmed_fall_is_weighed_against_what_was_fixed() -> None:
@@ -287,7 +295,7 @@ def test_a_test_and_an_analysis_spend_their_share_of_the_level() -> None:
         (2, 1, 0.0057, Decision.INCONCLUSIVE),
         (3, None, 0.0034, Decision.INCONCLUSIVE),
     ):
-        verdict = judged(old, new, test_number=test, analysis=analysis)
+        verdict = judged(old, new, spending=AlphaSpending(test, analysis))
         assert (verdict.look, verdict.analysis) == (test, analysis)
         assert (verdict.decision, round(verdict.alpha or 0, 4)) == (decision, level)
 
@@ -296,9 +304,10 @@ def test_stages_of_an_analysis_keep_its_share_together() -> None:
     """The level of a stage at a share of alpha is less than that share of its level at alpha."""
     old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
     level = stage_alpha(0.05, (2, 4, 8))
-    verdict = judged(old, new, test_number=2, analysis=1, stage_alpha=level, schedule=(2, 4, 8))
+    stage = Stage(1, 3, 2, level, schedule=(2, 4, 8))
+    verdict = judged(old, new, spending=AlphaSpending(2), stage=stage)
     assert verdict.alpha == stage_alpha(0.05 * alpha_share(2, 1), (2, 4, 8)) < level * alpha_share(2, 1)
-    held = judged(old, new, Goal.HOLD, stage_alpha=level, schedule=(2, 4, 8))
+    held = judged(old, new, Goal.HOLD, stage=stage)
     assert held.alpha == level
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP, Calibrated
 from pytest_trace2evolve.gate.confirm import fresh_p
-from pytest_trace2evolve.gate.decide import decide, decision_ranks
+from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, pair
 from pytest_trace2evolve.gate.policy import STRICT
@@ -145,7 +145,9 @@ def test_a_guard_that_compared_nothing_blocks() -> None:
 
 def test_identical_evidence_needs_no_tasks() -> None:
     old = side(1, 0, 1)
-    verdict = decide(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
+    verdict = decide(
+        GateInput(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
+    )
     assert (verdict.guard, verdict.decision) == (GuardAnswer.NO_HARM_DETECTED, None)
 
 
@@ -213,7 +215,7 @@ def test_no_regression_never_passes_with_a_confirmed_regression(
         p = np.full(len(pairs.names), np.nan)
         p[: len(fresh)] = [float(fresh_p(8, n, 8, m)) for n, m in fresh[: len(p)]]
         pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
-    verdict = decide(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
+    verdict = decide(GateInput(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
     if verdict.regressions:
         assert verdict.decision is Decision.DISCARD
         assert REGRESSIONS in ids(verdict, CheckStatus.FAIL)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.columns import AGENT_ERRORS, INVARIANT_METRICS, INVARIANTS
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult
-from pytest_trace2evolve.gate.decide import decide, decision_ranks
+from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
 from pytest_trace2evolve.gate.protocols import Question
@@ -106,11 +107,18 @@ def test_a_row_comes_out_as_the_gate_decides_it(
     found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
 ) -> None:
     asks = {kind: np.stack([one.has_actions[kind] for one in found]) for kind in found[0].has_actions}
-    question = Question(goal, is_guard=guard, stage_alpha=0.05 * level)
+    stage, question = Stage(1, 1, 1, 0.05 * level), Question(goal, is_guard=guard, stage_alpha=0.05 * level)
     rows = decision_ranks(policy, stacked(found), question, asks)
     for rank, pairs in zip(rows, found, strict=True):
         verdict = decide(
-            pairs, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard, stage_alpha=0.05 * level
+            GateInput(
+                pairs,
+                policy,
+                goal=goal,
+                label=Label.DEVELOPMENT,
+                is_guard=guard,
+                stage=stage,
+            )
         )
         assert guard or verdict.decision is not None
         assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
@@ -127,7 +135,7 @@ def test_fresh_trials_decide_between_all_cleared_and_all_confirmed(
 
     def rank(fresh: dict[str, FreshResult]) -> int:
         tried = pairs.with_fresh_results(fresh)
-        verdict = decide(tried, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard)
+        verdict = decide(GateInput(tried, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard))
         return (verdict.decision or Decision.PROMOTE).rank
 
     results = st.sampled_from([CLEARED, CONFIRMED, FreshResult(0.02, 0.02), FreshResult(0.3, 0.1), None])
@@ -141,7 +149,9 @@ def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
     """Estimand `suite` rests on how much trials of a task differ, which one trial cannot say."""
     old = [sim(task, 1.0) for task in range(30)]
     new = [sim(task, 1.0).model_copy(update={"id": f"new-{task}"}) for task in range(30)]
-    verdict = decide(pair(old, new), Calibrated(has_fixed_tasks=True), goal=goal, label=Label.CLEAN)
+    verdict = decide(
+        GateInput(pair(old, new), Calibrated(has_fixed_tasks=True), goal=goal, label=Label.CLEAN)
+    )
     assert verdict.decision is Decision.INCONCLUSIVE
     assert "needs two trials of a task on either side" in verdict.checks[0].detail
     assert verdict.settling == ()

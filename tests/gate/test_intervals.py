@@ -9,6 +9,7 @@ from scipy import stats
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import compute_findings
+from pytest_trace2evolve.gate.claims import AlphaSpending
 from pytest_trace2evolve.gate.intervals import (
     GUARDED_DROP,
     Spread,
@@ -113,7 +114,7 @@ def test_more_trials_settle_a_test_at_the_level_of_its_next_analysis() -> None:
     chances = random.random(40)
     old, new = (side(*random.binomial(1, rate[:, None], (40, 4)).astype(float).tolist())
                 for rate in (chances, np.clip(chances + 0.08, 0, 1)))  # fmt: skip
-    (found,) = judged(old, new, test_number=1, analysis=1).settling
+    (found,) = judged(old, new, spending=AlphaSpending(1)).settling
     here, further = (
         judged(old, new, policy=policy_of(f"alpha = {0.05 * alpha_share(1, one)}\n")).settling[0]
         for one in (1, 2)

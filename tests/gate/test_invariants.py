@@ -12,7 +12,7 @@ from pytest_trace2evolve.evidence.baselines import render_evidence, write_eviden
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import DrawSettings, pool_of, resample
 from pytest_trace2evolve.gate.columns import build_columns
-from pytest_trace2evolve.gate.decide import decide, decision_ranks
+from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import Strict, get_policy
 from pytest_trace2evolve.gate.protocols import Question
@@ -45,7 +45,7 @@ def unwatched(records: Side) -> Side:
 
 
 def judged(old: Side, new: Side, goal: Goal = Goal.HOLD, policy: Any = CALIBRATED) -> Verdict:
-    return decide(pair(old, new), policy, goal=goal, label=Label.CLEAN)
+    return decide(GateInput(pair(old, new), policy, goal=goal, label=Label.CLEAN))
 
 
 def check(verdict: Verdict) -> CheckResult | None:
@@ -152,7 +152,7 @@ def test_files_carry_the_kinds(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.json"
         write_evidence(path, Evidence(provenance=origin, simulations=tuple(records)))
         read.append(read_side([path], Worlds(), None, None).columns)
-    by_file = decide(pair(*read), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    by_file = decide(GateInput(pair(*read), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN))
     assert by_file == judged(*sides)
 
 
@@ -200,7 +200,9 @@ def test_a_lost_simulation_counts_as_one_that_broke_some() -> None:
 
 def test_a_guard_split_discards_on_it() -> None:
     old, new = watched((), "b"), watched(range(14), "c")
-    guarded = decide(pair(old, new), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
+    guarded = decide(
+        GateInput(pair(old, new), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
+    )
     assert guarded.decision is Decision.DISCARD
 
 
@@ -281,6 +283,6 @@ def test_collateral_changes_survive_a_file(tmp_path: Path) -> None:
         )
         write_evidence(tmp_path / f"{name}.json", evidence)
         columns.append(read_side([tmp_path / f"{name}.json"], Worlds(), None, None).columns)
-    assert check(decide(pair(*columns), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)) == check(
+    assert check(decide(GateInput(pair(*columns), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN))) == check(
         judged(old, new)
     )

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.decide import decide, worst_decision
+from pytest_trace2evolve.gate.decide import GateInput, decide, worst_decision
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.protocols import Policy
@@ -95,7 +95,9 @@ SIDES = st.one_of(tables(), near_promotions(), far_apart())
 
 
 def judged(sides: Sides, policy: Policy, goal: Goal, *, guard: bool = False, partial: str = "") -> Verdict:
-    return decide(pair(*sides), policy, goal=goal, label=Label.CLEAN, is_guard=guard, partial_reason=partial)
+    return decide(
+        GateInput(pair(*sides), policy, goal=goal, label=Label.CLEAN, is_guard=guard, partial_reason=partial)
+    )
 
 
 def lose(sides: Sides, data: st.DataObject, most: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.confirm import fresh_result
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
@@ -78,11 +78,13 @@ def test_a_second_toss_only_withholds(
     ]
     plain, bounded = (
         decide(
-            pair(*sides),
-            CALIBRATED,
-            goal=goal,
-            label=Label.DEVELOPMENT,
-            bounded_pairs=pair(*without_second_tosses(*sides)) if is_bounded else None,
+            GateInput(
+                pair(*sides),
+                CALIBRATED,
+                goal=goal,
+                label=Label.DEVELOPMENT,
+                bounded_pairs=pair(*without_second_tosses(*sides)) if is_bounded else None,
+            )
         )
         for is_bounded in (False, True)
     )

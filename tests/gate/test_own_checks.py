@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.columns import build_columns
-from pytest_trace2evolve.gate.decide import decide, decision_ranks
+from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT, get_policy
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
@@ -106,7 +106,7 @@ def side(outcomes: list[str], reward: float = 1.0, name: str = "mine") -> Side:
 def judge(
     old: Side, new: Side, policy: Policy = SUITE, goal: Goal = Goal.NO_REGRESSION
 ) -> tuple[Verdict, CheckResult]:
-    verdict = decide(pair(old, new), policy, goal=goal, label=Label.DEVELOPMENT)
+    verdict = decide(GateInput(pair(old, new), policy, goal=goal, label=Label.DEVELOPMENT))
     return verdict, next(check for check in verdict.checks if check.id == "mine")
 
 
@@ -171,7 +171,7 @@ def test_a_check_of_one_side_is_left_out_by_name() -> None:
 def test_an_ungated_check_decides_nothing() -> None:
     pairs = pair(side(["KKKK"] * 12), shifted(side(["BBBB"] * 12)))
     pairs = pairs.with_ungated_checks({"mine": "not gated: agreement not measured", "other": "unused"})
-    verdict = decide(pairs, SUITE, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
+    verdict = decide(GateInput(pairs, SUITE, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
     assert verdict.decision is Decision.PROMOTE
     assert [check.detail for check in verdict.checks if check.id == "mine"] == [
         "not gated: agreement not measured"
@@ -184,7 +184,7 @@ def test_a_policy_can_leave_a_check_out(tmp_path: Any) -> None:
         (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.mine]\nwatch = false\n')
         policy = get_policy("own", tmp_path, {}, ["mine"])
         pairs = pair(side(["KKKK"] * 12), shifted(side(["BBBB"] * 12)))
-        verdict = decide(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
+        verdict = decide(GateInput(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
         assert "mine" not in {check.id for check in verdict.checks}
         assert verdict.decision is Decision.PROMOTE
 
@@ -223,7 +223,9 @@ def test_a_lost_simulation_never_turns_a_discard_into_a_promotion(
     index = data.draw(st.integers(0, len(new) - 1))
     fewer: list[SimulationEvidence] = [*new]
     fewer[index] = lost(new[index])
-    after = decide(pair(old, fewer), SUITE, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT).decision
+    after = decide(
+        GateInput(pair(old, fewer), SUITE, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
+    ).decision
     assert {decision, after} != {Decision.DISCARD, Decision.PROMOTE}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import Pairs, pair, task_means
 from pytest_trace2evolve.gate.policy import get_policy, policy_version
 from pytest_trace2evolve.gate.usage import increase_result, usage_ratio, usage_ratios
@@ -101,7 +101,7 @@ def test_one_bound_in_twenty_misses_the_true_ratio(tasks: int, has_fixed_tasks: 
 def judged(pairs: Pairs, settings: str, folder: Path, goal: Goal = Goal.NO_REGRESSION) -> Verdict:
     (folder / "own.toml").write_text(settings)
     policy = get_policy("own", folder).for_suite(Estimand.SUITE)
-    return decide(pairs, policy, goal=goal, label=Label.DEVELOPMENT)
+    return decide(GateInput(pairs, policy, goal=goal, label=Label.DEVELOPMENT))
 
 
 LIMIT = "[checks.cost]\nmax_increase = 1.5\n"
@@ -126,7 +126,7 @@ def test_a_limit_decides(
     (check,) = (check for check in verdict.checks if check.id == "cost")
     assert (check.status, verdict.decision) == (status, decision)
     assert (check.estimate, check.threshold, check.unit) == (pytest.approx(factor), 1.5, "ratio")
-    without = decide(pairs, get_policy("calibrated"), goal=goal, label=Label.DEVELOPMENT)
+    without = decide(GateInput(pairs, get_policy("calibrated"), goal=goal, label=Label.DEVELOPMENT))
     assert without.decision is Decision.PROMOTE, "a prompt twice as dear is reported, and limited by a policy"
     assert [found.metric for found in without.usage] == ["cost", "tokens", "turns", "latency"]
 
@@ -174,7 +174,9 @@ def test_few_known_costs_and_a_baseline_for_free() -> None:
 
 def test_evidence_that_records_nothing_has_no_ratios() -> None:
     silent = spent([[None]] * 3)
-    verdict = decide(both(silent, silent), get_policy("calibrated"), goal=Goal.HOLD, label=Label.DEVELOPMENT)
+    verdict = decide(
+        GateInput(both(silent, silent), get_policy("calibrated"), goal=Goal.HOLD, label=Label.DEVELOPMENT)
+    )
     assert verdict.usage == ()
     assert "usage" not in verdict.to_json()
 

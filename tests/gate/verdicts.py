@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import get_policy
 from pytest_trace2evolve.gate.protocols import Check, Policy
@@ -22,7 +22,7 @@ def judged(
     old: Side, new: Side, goal: Goal = Goal.IMPROVE, policy: Policy = CALIBRATED, **further: Any
 ) -> Verdict:
     """The verdict on two runs."""
-    return decide(pair(old, renamed(new)), policy, goal=goal, label=Label.CLEAN, **further)
+    return decide(GateInput(pair(old, renamed(new)), policy, goal=goal, label=Label.CLEAN, **further))
 
 
 def check(verdict: Verdict, name: str) -> CheckResult:

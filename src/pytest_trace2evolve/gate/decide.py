@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_claim_share
+from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, unnumbered_claim_share
 from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP, mean_bounds
 from pytest_trace2evolve.gate.pairs import (
@@ -43,6 +43,9 @@ from pytest_trace2evolve.records.verdict import (
     SideFigures,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.gate.claims import AlphaSpending
 
 LOST_AGAIN = "lost_again"
 """Id of the check for tasks whose simulations are lost repeatedly."""
@@ -138,74 +141,69 @@ def decision_ranks(
 # One comparison, with its figures.
 
 
-def decide(
-    pairs: Pairs,
-    policy: Policy,
-    *,
-    goal: Goal,
-    label: Label,
-    suite: str | None = None,
-    split: str | None = None,
-    is_guard: bool = False,
-    partial_reason: str = "",
-    expected_tasks: int | None = None,
-    test_number: int | None = None,
-    analysis: int | None = None,
-    abandoned_count: int = 0,
-    lost_tasks: Mapping[str, str] = MappingProxyType({}),
-    bounded_pairs: Pairs | None = None,
-    contradiction: str = "",
-    stage_alpha: float | None = None,
-    schedule: tuple[int, ...] = (),
-) -> Verdict:
-    """Judge one split (or two whole sets of evidence).
+@dataclass(frozen=True)
+class GateInput:
+    """What the gate decides by: one split, or two whole sets of evidence.
 
-    Args:
+    Attributes:
         pairs: Both sides, paired by task.
         policy: The policy that judges the comparison.
-        goal: The goal of the candidate. `no-regression` claims nothing, so its evidence is never labelled
-            clean.
-        label: The label of the evidence.
+        goal: The goal of the candidate.
+        label: The label of the evidence; goal `no-regression` claims nothing, so it is never labelled clean.
         suite, split: The names of the compared suite and split, which the verdict records.
         is_guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
             detected, the decision is None. A guard blocks if any check has p ≤ α. Except under goal
             `no-regression`, it also blocks if it could not have detected a drop of 20 points of the mean
             reward, and its own one-sided bound does not exclude such a drop.
-        partial_reason: The reason why the split was not run whole, which makes the verdict inconclusive;
-            empty if it was run whole.
-        expected_tasks: The number of tasks that should have been compared. Below 90 % of them, nothing is
-            promoted.
-        test_number: The test number of the candidate's clean claim on this split; None if there is no such
-            claim.
-        analysis: The number of the analysis within that test; None uses the whole level of the test.
-        abandoned_count: The number of draws that could have been judged instead but were not. For a claim
-            with a test number, `analysis` counts them already. Abandoned draws lower the level of the claim,
-            never the level of harm.
-        lost_tasks: Tasks with a simulation that is lost repeatedly, mapped to the side. Such a loss may
-            depend on the agent's behaviour, so nothing is promoted.
+        partial_reason: Why the split was not run whole, so that the verdict is inconclusive; else empty.
+        expected_tasks: The tasks that should have been compared. Below 90 % of them, nothing is promoted.
+        spending: The numbers of the candidate's claim on this split; None if there is no claim. Abandoned
+            draws lower the level of the claim, never the level of harm; `analysis` counts them already.
+        stage: The stage, if there are several with growing numbers of trials.
+        lost_tasks: The side of each task that loses a simulation repeatedly; nothing is promoted with any.
         bounded_pairs: `pairs` with suspicious second tosses marked as lost (see `losses`); None without any.
             A promotion must also hold with these at their worst.
         contradiction: How fresh trials of the baseline contradict its recorded trials; empty if they do not.
-        stage_alpha: The significance level of this stage, if there are several stages with growing numbers of
-            trials.
-        schedule: The numbers of trials of all stages.
-
-    Returns:
-        A verdict that discards on any failed check, and otherwise promotes unless a check is undecided. A
-        candidate whose simulations all ended in an agent error is not promoted. A promotion must also hold
-        with every missing simulation filled in at its worst, and needs 90 % of the simulations measured on
-        both sides. A discard must also hold with every missing simulation filled in at its best; otherwise
-        the verdict is inconclusive.
     """
-    unnumbered_share = 1.0 if goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned_count)
-    question = Question(
-        goal=goal,
-        is_guard=is_guard,
-        share=unnumbered_share if test_number is None else alpha_share(test_number, analysis),
-        next_share=unnumbered_share if test_number is None else alpha_share(test_number, (analysis or 0) + 1),
-        stage_alpha=stage_alpha,
-        schedule=schedule,
-    )
+
+    pairs: Pairs
+    policy: Policy
+    goal: Goal
+    label: Label
+    suite: str | None = None
+    split: str | None = None
+    is_guard: bool = False
+    partial_reason: str = ""
+    expected_tasks: int | None = None
+    spending: "AlphaSpending | None" = None
+    stage: Stage | None = None
+    lost_tasks: Mapping[str, str] = field(default_factory=dict)
+    bounded_pairs: Pairs | None = None
+    contradiction: str = ""
+
+
+def _question(given: GateInput) -> Question:
+    """Return the question to the policy, with the shares of its level for this analysis and the next."""
+    spending, stage = given.spending, given.stage
+    abandoned = len(spending.abandoned_draws) if spending else 0
+    share = next_share = 1.0 if given.goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned)
+    if spending is not None and spending.number is not None:
+        share = alpha_share(spending.number, spending.analysis)
+        next_share = alpha_share(spending.number, (spending.analysis or 0) + 1)
+    stage_levels = (stage.alpha, stage.schedule) if stage else ()
+    return Question(given.goal, given.is_guard, share, next_share, *stage_levels)
+
+
+def decide(given: GateInput) -> Verdict:
+    """Discard on any failed check, and otherwise promote unless a check is undecided.
+
+    A candidate whose simulations all ended in an agent error is not promoted. A promotion must also hold with
+    every missing simulation filled in at its worst, and needs 90 % of the simulations measured on both sides.
+    A discard must also hold with every missing simulation filled in at its best.
+    """
+    pairs, policy, goal, label = given.pairs, given.policy, given.goal, given.label
+    is_guard, partial_reason, spending = given.is_guard, given.partial_reason, given.spending
+    question = _question(given)
     judgement = policy.judge(pairs, question)
     results, reason = list(judgement.results), partial_reason
     decision: Decision | None = Decision.INCONCLUSIVE
@@ -215,11 +213,13 @@ def decide(
         reason = reason or "no task was measured on both sides"
     elif not partial_reason:
         results += [
-            *_coverage_checks(pairs, expected_tasks),
-            *_missing_data_checks(pairs, bounded_pairs or pairs, policy, question, results),
+            *_coverage_checks(pairs, given.expected_tasks),
+            *_missing_data_checks(pairs, given.bounded_pairs or pairs, policy, question, results),
         ]
-        results += _repeated_loss_checks(pairs, lost_tasks)
-        results += [_check_result(_BASELINE_RERUN, UNDECIDED, contradiction)] if contradiction else []
+        results += _repeated_loss_checks(pairs, given.lost_tasks)
+        results += (
+            [_check_result(_BASELINE_RERUN, UNDECIDED, given.contradiction)] if given.contradiction else []
+        )
         results += _agent_error_checks(pairs)
         decision = _decision(results, is_blind=is_blind)
     guard_answer, detectable_drop = None, None
@@ -243,8 +243,8 @@ def decide(
         policy=policy.name,
         goal=question.checked_goal,
         label=label,
-        suite=suite,
-        split=split,
+        suite=given.suite,
+        split=given.split,
         reason=reason,
         checks=tuple(results),
         fixed=tuple(pairs.fixed_tasks()),
@@ -256,8 +256,8 @@ def decide(
         partial=bool(partial_reason),
         identical=pairs.is_identical,
         alpha=judgement.alpha,
-        look=test_number,
-        analysis=analysis,
+        look=spending and spending.number,
+        analysis=spending and spending.analysis,
         settling=judgement.needed_evidence
         if decision is Decision.INCONCLUSIVE and not partial_reason
         else (),

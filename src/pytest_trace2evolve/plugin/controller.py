@@ -4,7 +4,6 @@ import signal
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -38,7 +37,7 @@ from pytest_trace2evolve.plugin.summary_writers import (
 )
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
 from pytest_trace2evolve.records.task_revision import revision_name
-from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunSummary
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
 from pytest_trace2evolve.report.live_display import ProgressDisplay
 from pytest_trace2evolve.report.progress import ProgressTracker, forecast_text, totals_text
@@ -49,7 +48,7 @@ from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan
 from pytest_trace2evolve.session.session import Session
 from pytest_trace2evolve.session.settings import check_not_empty, read_judge, read_options
-from pytest_trace2evolve.session.summary import RunReport, report_of
+from pytest_trace2evolve.session.summary import summarize_run
 from pytest_trace2evolve.utils.crashes import shorten_internal_error, write_traceback
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -76,7 +75,7 @@ class Controller(ItemHooks):
         self._tracker: ProgressTracker | None = None
         self._warnings: list[str] = []
         self._result: Run | None = None
-        self._report: RunReport | None = None
+        self._summary: RunSummary | None = None
         self._trouble = ""
         self._notes: list[str] = []
         self._has_other_failures = False
@@ -373,14 +372,11 @@ class Controller(ItemHooks):
             if is_early or self.session.is_started:
                 self._finish_session(session, exitstatus, is_early=is_early)
             self._export_cassette(session, is_early=is_early)
-        self._report = self._make_report()
-        if self._report is not None:
+        if (summary := self._summarize()) is not None:
             assert self.plan is not None
-            summary = self._report.summary
             folder = self.plan.project.root / (summary.evidence or self.plan.run_folder)
             page, self._write_errors = write_page(self.config, self.resources, folder, summary)
-            summary = summary.model_copy(update={"page": page})
-            self._report = replace(self._report, summary=summary)
+            self._summary = summary = summary.model_copy(update={"page": page})
             self._write_errors += write_summaries(self.config, self.plan, summary)
             self._write_errors += write_failures(folder, summary, self._failures)
         if self._has_crashed and session.exitstatus in (
@@ -444,8 +440,8 @@ class Controller(ItemHooks):
             if session.exitstatus in OVERRIDABLE_STATUSES:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
-    def _make_report(self) -> RunReport | None:
-        """Make the report of the run; None if nothing was run."""
+    def _summarize(self) -> RunSummary | None:
+        """Return the summary of the run; None if nothing was run."""
         if self.session is None or not (self._result or self._trouble):
             return None
         outcomes = () if self._result is None else self._result.outcomes
@@ -454,7 +450,7 @@ class Controller(ItemHooks):
             return None
         is_live = self._result is not None and self.session.plan.live is not None
         usage_text = totals_text(self.session.engine.totals()) if is_live else ""
-        return report_of(
+        return summarize_run(
             self.session.plan,
             outcomes,
             notes=(*notes, *self._warnings, *self._notes),
@@ -476,13 +472,14 @@ class Controller(ItemHooks):
                 f"trace2evolve: left out because no agent is named: {', '.join(self.selection.left_out)}; "
                 "give --t2e-agent or --t2e-model, or set the ini key t2e_agent or [tool.trace2evolve] agent"
             )
-        if self._report is None:
+        if self._summary is None:
             return
         terminalreporter.ensure_newline()
-        print_failures(terminalreporter, self._report.summary, self._failures)
+        outcomes = () if self._result is None else self._result.outcomes
+        print_failures(terminalreporter, self._summary, self._failures)
         text = run_report(
-            self._report.summary,
-            self._report.figures,
+            self._summary,
+            [(suite.name, split, found) for suite in outcomes for split, found in suite.metrics.items()],
             width=terminalreporter._tw.fullwidth,
             has_colour=terminalreporter._tw.hasmarkup,
             verbosity=self.config.get_verbosity(),

@@ -17,7 +17,7 @@ from pytest_trace2evolve.gate.comparable import (
     unequal_trials_reason,
     unrecorded_fields,
 )
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.judges.chat import PROMPT_VERSION
@@ -147,13 +147,15 @@ def compare(
         min_trials = min((int(side.trials.min()) for side in pairs.sides if side.trials.size), default=0)
         gate_policy = gate_policy.for_suite(judged_suite.estimand_of(min_trials))
     verdict = decide(
-        pairs,
-        gate_policy,
-        goal=goal,
-        label=Label.DEVELOPMENT,
-        suite=suite,
-        split=split,
-        expected_tasks=len(tasks) if tasks is not None else len(pairs.names) + len(pairs.left_out),
+        GateInput(
+            pairs,
+            gate_policy,
+            goal=goal,
+            label=Label.DEVELOPMENT,
+            suite=suite,
+            split=split,
+            expected_tasks=len(tasks) if tasks is not None else len(pairs.names) + len(pairs.left_out),
+        )
     )
     compared = ComparedSides(
         baseline=describe_side(baseline_side.provenance, baseline_side.columns.models),

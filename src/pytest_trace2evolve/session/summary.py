@@ -1,10 +1,8 @@
-"""Builds the final report of a run from its plan and the outcomes of its suites."""
+"""Sums a run up, from its plan and the outcomes of its suites."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
-from pytest_trace2evolve.scoring.metrics import Metrics
 from pytest_trace2evolve.session.evidence_changes import evidence_changes
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
@@ -12,15 +10,7 @@ from pytest_trace2evolve.session.verdicts import SuiteOutcome
 COPY_NOTE = "suites or tasks differ: the tasks of the commit are compared, and new ones only measured"
 
 
-@dataclass(frozen=True)
-class RunReport:
-    """A run's summary, and the figures of each suite and split, which the terminal shows."""
-
-    summary: RunSummary
-    figures: tuple[tuple[str, str, Metrics], ...]
-
-
-def report_of(
+def summarize_run(
     plan: Plan,
     outcomes: Sequence[SuiteOutcome],
     *,
@@ -30,8 +20,8 @@ def report_of(
     used: str = "",
     command: tuple[str, ...] = (),
     against: str | None = None,
-) -> RunReport:
-    """Build the report of a run.
+) -> RunSummary:
+    """Return the summary of a run.
 
     Args:
         notes: Notes for the user, a line each.
@@ -59,7 +49,7 @@ def report_of(
                 compared=outcome.compared,
             )
         )
-    summary = RunSummary(
+    return RunSummary(
         candidate=plan.candidate.id,
         decision=decision,
         trouble=trouble,
@@ -72,10 +62,6 @@ def report_of(
         run_id=plan.run_id,
         evidence=_evidence_folder(plan),
     )
-    figures = [
-        (outcome.name, split, metrics) for outcome in outcomes for split, metrics in outcome.metrics.items()
-    ]
-    return RunReport(summary, tuple(figures))
 
 
 def _evidence_folder(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
-from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
+from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.intervals import predictive_power
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, left_out_lines, pair
@@ -311,23 +311,22 @@ def _judge_splits(
             all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
         pairs, bounded_pairs = all_pairs
         verdict = decide(
-            pairs,
-            policy,
-            goal=plan.goal,
-            label=evidence_label.label,
-            suite=planned_suite.suite.name,
-            split=split,
-            is_guard=is_guard,
-            partial_reason=partial_reason,
-            expected_tasks=len(tasks),
-            test_number=spending.number if spending else None,
-            analysis=spending.analysis if spending else None,
-            abandoned_count=len(spending.abandoned_draws) if spending else 0,
-            lost_tasks=_repeated_losses(run, split, draws),
-            bounded_pairs=bounded_pairs,
-            contradiction=contradiction,
-            stage_alpha=plan.stage.alpha if plan.stage else None,
-            schedule=plan.stage.schedule if plan.stage else (),
+            GateInput(
+                pairs,
+                policy,
+                goal=plan.goal,
+                label=evidence_label.label,
+                suite=planned_suite.suite.name,
+                split=split,
+                is_guard=is_guard,
+                partial_reason=partial_reason,
+                expected_tasks=len(tasks),
+                spending=spending,
+                lost_tasks=_repeated_losses(run, split, draws),
+                bounded_pairs=bounded_pairs,
+                contradiction=contradiction,
+                stage=plan.stage,
+            )
         )
         verdict = combine_with_ledger(verdict, spending, evidence_label.reason if is_sealed else "")
         verdict = verdict.model_copy(update={"unclean": evidence_label.reason})
