@@ -18,6 +18,7 @@ import torch
 
 pytest.importorskip("trl")
 
+from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
 from pytest_trace2evolve.errors import MissingExtraError, TrainingError
@@ -29,7 +30,14 @@ from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import load_checkpoint
-from pytest_trace2evolve.training.grpo import FINAL_RATE_SHARE, StepCallback, rate_share, train, vllm_settings
+from pytest_trace2evolve.training.grpo import (
+    BEST_FILE,
+    FINAL_RATE_SHARE,
+    StepCallback,
+    rate_share,
+    train,
+    vllm_settings,
+)
 from pytest_trace2evolve.training.recipe import PRESETS, DrawingBackend, Recipe, VllmSettings
 from pytest_trace2evolve.training.sampler import EngineSampler, MergedModel, OnAnswer
 from pytest_trace2evolve.training.train import write_weights
@@ -342,6 +350,27 @@ def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None
         "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20), so nothing is "
         "learned any more; lower the rate, or change the difficulty"
     )
+
+
+def test_a_training_whose_rewards_fall_keeps_the_best_weights(base: Path, tmp_path: Path) -> None:
+    """The worth of all texts falls after three steps: the training ends, also when it is resumed."""
+    said = itertools.count()
+
+    def falling(trace: Sequence[Message]) -> float:
+        return by_letters(trace) if next(said) < 60 else by_letters(trace) / 100
+
+    plan = toy_plan(base, tmp_path / "kept", falling, steps=20, redraws=0)
+    done = train(plan)
+    assert done.has_collapsed
+    assert 3 < len(done.curve) < 20
+    best = load_file(tmp_path / "kept" / BEST_FILE)
+    assert_equal(weights_of(done.model), best)
+    last = load_checkpoint(plan.checkpoint_folder, plan.full_identity)
+    assert last is not None
+    assert any(not torch.equal(last.weights[name], weight) for name, weight in best.items())
+    resumed = train(plan)
+    assert (resumed.has_collapsed, resumed.curve) == (True, done.curve)
+    assert_equal(weights_of(resumed.model), best)
 
 
 def test_an_infinite_gradient_ends_it_before_it_reaches_the_weights(

@@ -1,23 +1,29 @@
 """Recipes: presets, files, and what cannot be trained."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe, VllmSettings, read_recipe, recipe_toml
+from pytest_trace2evolve.training.rollouts import scenario_rows
 
 
 @pytest.mark.parametrize(
     ("toml", "expected"),
     [
         (
-            "answer_tokens = 600",
-            "answer_tokens 600 is more than rollout_tokens 512: no rollout has room for an answer",
+            "answer_tokens = 1700",
+            "answer_tokens 1700 is more than rollout_tokens 1600: no rollout has room for an answer",
         ),
-        ("warm = 32", "warm 32 is not less than steps 32, so the full rate is never reached; lower warm"),
+        ("warm = 20", "warm 20 is not less than steps 20, so the full rate is never reached; lower warm"),
         ("checkpointing = true", "shared and checkpointing cannot be combined: recomputed activations leave"),
-        ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
+        ("backward = 24", "backward 24 does not divide the 84 rollouts of a step (14 groups of 6)"),
+        ("[families]\npolicy_egde = 1\n", "families: did you mean 'policy_edge'?"),
         ("rate = 0", "rate: Input should be greater than 0, not 0"),
         ("lr = 0.1", "unknown key 'lr'; known are alpha"),
         ("rate = ", "not valid TOML: "),
@@ -42,7 +48,7 @@ def test_presets_and_options_are_checked_too() -> None:
 
 def test_presets_change_the_defaults() -> None:
     assert set(PRESETS) == {"pocket", "gpu"}
-    assert read_recipe("pocket") == Recipe(beta=0.05)
+    assert read_recipe("pocket") == Recipe()
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
 
@@ -50,9 +56,26 @@ def test_presets_change_the_defaults() -> None:
 def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     """The improvement loop hands it to its trainings; where vLLM is, no adapter says."""
     recipe = Recipe(
-        rate=1e-5, targets=("q_proj",), vllm=VllmSettings(server="http://127.0.0.1:8000", memory=0.5)
+        rate=1e-5,
+        targets=("q_proj",),
+        families={"policy_edge": 0.5, "missing_order_id": 2.0},
+        vllm=VllmSettings(server="http://127.0.0.1:8000", memory=0.5),
     )
     file = tmp_path / "recipe.toml"
     file.write_text(recipe_toml(recipe))
     assert read_recipe("gpu", file) == recipe
     assert "vllm" not in recipe.model_dump()
+
+
+@given(
+    weights=st.dictionaries(st.sampled_from(FAMILY_NAMES), st.floats(0.05, 5), min_size=1),
+    step=st.integers(0, 99),
+)
+def test_each_family_is_trained_as_often_as_its_weight_asks_for(weights: dict[str, float], step: int) -> None:
+    recipe = Recipe(groups=28, families=weights, rollouts=2)
+    rows = scenario_rows(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]
+    assert all(0 <= row["seed"] - recipe.first_scenario < recipe.scenarios + 14 for row in rows)
+    played = Counter(FAMILY_NAMES[row["seed"] % len(FAMILY_NAMES)] for row in rows)
+    for name in FAMILY_NAMES:
+        assert abs(played[name] - 28 * weights.get(name, 0.0) / sum(weights.values())) < 1 + 1e-6
+    assert rows == scenario_rows(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]

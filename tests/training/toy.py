@@ -90,6 +90,8 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
         "rate": 1e-2,
         "rank": 4,
         "alpha": 8,
+        "temperature": 1.0,
+        "redraws": 1,
         "answer_tokens": 24,
         "rollout_tokens": 160,
         "kl_every": 1,

@@ -187,10 +187,9 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
     if result is None:
         return
     training = result.training
-    print(
-        f"{spec.out}: {len(training.curve)} steps, {training.rollouts} rollouts "
-        f"in {training.seconds / 60:.1f} minutes"
-    )
+    fall = "; rewards fell, so the best weights before were kept" if training.has_collapsed else ""
+    minutes = f"{training.seconds / 60:.1f} minutes"
+    print(f"{spec.out}: {len(training.curve)} steps, {training.rollouts} rollouts in {minutes}{fall}")
     if result.after:
         print(heldout_text(spec.capabilities, result.before, result.after))
 

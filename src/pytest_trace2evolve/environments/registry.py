@@ -11,6 +11,7 @@ from pytest_trace2evolve.environments.generators.precision import ToolCallingPre
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.generators.structured import StructuredDataReasoning
 from pytest_trace2evolve.environments.generators.support import SupportGenerator
+from pytest_trace2evolve.environments.generators.whole_tasks import WholeTasks
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, name_suggestion
 from pytest_trace2evolve.project.extensions import environment_entry_points
 from pytest_trace2evolve.project.project import Project
@@ -30,6 +31,9 @@ BUILT_IN: tuple[type[SupportGenerator], ...] = (
 
 BUILT_IN_NAMES = frozenset(generator.capability for generator in BUILT_IN)
 """The capabilities that have a built-in environment."""
+
+WHOLE_TASKS = Offer(WholeTasks, WholeTasks.pays)
+"""Whole tasks, which exercise no single capability, so they are in no list of capabilities."""
 
 
 class Environments:
@@ -82,6 +86,8 @@ class Environments:
         Raises:
             GeneratorError: no environment has this name; the message suggests similar names.
         """
+        if name == WholeTasks.capability:
+            return WHOLE_TASKS
         if name not in self._offers:
             raise GeneratorError(f"unknown environment {name!r}; {name_suggestion(name, self.names)}")
         return self._offers[name]

@@ -13,6 +13,7 @@ from typing import Any
 import datasets
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 from trl.chat_template_utils import qwen3_template
@@ -41,6 +42,12 @@ MIN_INFORMATIVE_SHARE = 0.05
 
 SOLVED_REWARD = 0.9
 """Mean reward at or above which equal rewards in a group count as success, not as failure to learn."""
+
+FALL_STEPS, MAX_FALL = 3, 0.15
+"""A training run ends if the mean reward of this many steps is this much lower than the best such mean."""
+
+BEST_FILE = "best.safetensors"
+"""The adapter's weights after the steps with the best mean reward, next to the checkpoints."""
 
 FINAL_RATE_SHARE = 0.1
 """Share of the learning rate that the schedule would reach one step after the last."""
@@ -81,11 +88,13 @@ class TrainingResult:
         model: The `PeftModel`.
         curve: The `StepStats` of each step, as JSON.
         is_main_process: Whether this process, of several that train together, writes the result.
+        has_collapsed: Whether rewards fell, so that training ended early with the best weights before.
     """
 
     model: Any
     curve: list[dict[str, Any]]
     is_main_process: bool = True
+    has_collapsed: bool = False
 
     @property
     def rollouts(self) -> int:
@@ -106,6 +115,7 @@ class StepCallback(TrainerCallback):
         curve: The figures of earlier steps, to which each step is appended.
         on_step: Called after each step.
         save_step: Writes the checkpoint of a step.
+        save_best: Writes the weights as the best so far.
     """
 
     def __init__(
@@ -114,8 +124,10 @@ class StepCallback(TrainerCallback):
         curve: list[dict[str, Any]],
         on_step: Callable[[StepStats], None],
         save_step: Callable[[int], None],
+        save_best: Callable[[], None],
     ) -> None:
         self._recipe, self._curve, self._on_step, self._save_step = recipe, curve, on_step, save_step
+        self._save_best = save_best
         self._start_time, self._start_processor_time = time.perf_counter(), time.process_time()
         self.trainer: CustomerTrainer | None = None
 
@@ -149,9 +161,29 @@ class StepCallback(TrainerCallback):
         stats.seconds["processor"] = time.process_time() - self._start_processor_time
         self._curve.append({name: value for name, value in asdict(stats).items() if value is not None})
         self._on_step(stats)
-        if stats.step % self._recipe.keep_every == 0 or stats.step == self._recipe.steps:
+        means = self._recent_means()
+        if means and means[-1] == max(means):
+            self._save_best()
+        control.should_training_stop |= self.has_collapsed
+        if (
+            stats.step % self._recipe.keep_every == 0
+            or stats.step == self._recipe.steps
+            or self.has_collapsed
+        ):
             self._save_step(stats.step)
         self.check_progress()
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether rewards fell so far that training on would make the adapter worse."""
+        means = self._recent_means()
+        return bool(means) and means[-1] < max(means) - MAX_FALL
+
+    def _recent_means(self) -> list[float]:
+        """Return the mean reward of each `FALL_STEPS` steps in a row."""
+        rewards = [float(step["reward"]) for step in self._curve]
+        ends = range(FALL_STEPS, len(rewards) + 1)
+        return [math.fsum(rewards[end - FALL_STEPS : end]) / FALL_STEPS for end in ends]
 
     @property
     def _current_stats(self) -> StepStats:
@@ -216,7 +248,13 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
             )
         trainer.accelerator.wait_for_everyone()
 
-    callback = StepCallback(recipe, curve, on_step, save_step)
+    def save_best() -> None:
+        if trainer.accelerator.is_main_process:
+            weights = get_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model))
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, best_path)
+
+    best_path = plan.checkpoint_folder / BEST_FILE
+    callback = StepCallback(recipe, curve, on_step, save_step, save_best)
     callback.check_progress()  # a run that had stopped learning before the checkpoint ends again
     trainer = callback.trainer = _make_trainer(plan, steps_done, scratch, callback)
     optimizer = torch.optim.AdamW(
@@ -233,8 +271,11 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
         optimizer, lambda step: rate_share(recipe, steps_done + step)
     )
     try:
-        if steps_done < recipe.steps:
+        if steps_done < recipe.steps and not callback.has_collapsed:
             trainer.train()
+        if callback.has_collapsed:
+            trainer.accelerator.wait_for_everyone()
+            set_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model), load_file(best_path))
     finally:
         trainer.close()
     model, is_main_process = (
@@ -248,7 +289,7 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
         del trainer, optimizer
         gc.collect()
         torch.cuda.empty_cache()
-    return TrainingResult(model.eval(), curve, bool(is_main_process))
+    return TrainingResult(model.eval(), curve, bool(is_main_process), callback.has_collapsed)
 
 
 def rate_share(recipe: Recipe, step: int) -> float:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
+from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
@@ -73,6 +74,8 @@ class Recipe(Record):
         answer_tokens: Maximum tokens of one answer.
         rollout_tokens: Maximum tokens of a rollout after its prompt, including those of tools and customer.
         first_scenario, scenarios: The range of seeds from which training scenarios are drawn.
+        families: Weights of the families of whole tasks; a family without a weight is left out. Empty gives
+            all the same weight.
         redraws: Maximum number of times that a step replaces groups with equal rewards (DAPO's dynamic
             sampling).
         backward: Rollouts per backward pass; 0 puts all rollouts of a step into one pass.
@@ -92,15 +95,15 @@ class Recipe(Record):
         vllm: Settings of vLLM, which are not recorded with a training run.
     """
 
-    groups: Count = 8
-    rollouts: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 8
-    steps: Count = 32
-    rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    groups: Count = 14
+    rollouts: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 6
+    steps: Count = 20
+    rate: Annotated[float, Field(gt=0, le=1)] = 5e-4
     warm: Natural = 0
     rank: Count = 16
     alpha: Count = 32
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    temperature: Annotated[float, Field(gt=0, le=2)] = 0.9
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Annotated[float, Field(gt=0, le=1e6)] = 0.28
     beta: Annotated[float, Field(ge=0, le=1e6)] = 0.0
@@ -108,10 +111,11 @@ class Recipe(Record):
     scale: Literal["group", "none"] = "group"
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     answer_tokens: Count = 160
-    rollout_tokens: Count = 512
+    rollout_tokens: Count = 1600
     first_scenario: Annotated[int, Field(ge=0, le=10**9)] = 100_000
     scenarios: Count = 100_000
-    redraws: Annotated[int, Field(ge=0, le=8)] = 1
+    families: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
+    redraws: Annotated[int, Field(ge=0, le=8)] = 0
     backward: Natural = 0
     drawing: DrawingBackend = DrawingBackend.ENGINE
     shared: bool = True
@@ -119,8 +123,8 @@ class Recipe(Record):
     autocast: bool = False
     checkpointing: bool = False
     threads: Natural = 2
-    kl_every: Natural = 10
-    keep_every: Count = 10
+    kl_every: Natural = 0
+    keep_every: Count = 5
     patience: Count = 8
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
     vllm: VllmSettings = Field(default_factory=VllmSettings, exclude=True)
@@ -142,6 +146,8 @@ class Recipe(Record):
                 "shared and checkpointing cannot be combined: recomputed activations leave no keys and "
                 "values to share; set one of them to false"
             )
+        if unknown := sorted(self.families.keys() - set(FAMILY_NAMES)):
+            raise ValueError(f"families: {name_suggestion(unknown[0], FAMILY_NAMES)}")
         if self.backward and (self.groups * self.rollouts) % self.backward:
             raise ValueError(
                 f"backward {self.backward} does not divide the {self.groups * self.rollouts} rollouts of a "
@@ -151,16 +157,17 @@ class Recipe(Record):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # Without beta, an adapter unlearns behavior that its environment does not reward (docs/training.md).
-    "pocket": {"beta": 0.05},
+    "pocket": {},
     "gpu": {
         "groups": 16,
         "rollouts": 16,
         "steps": 40,
         "rate": 1e-5,
         "alpha": 16,
+        "temperature": 1.0,
         "answer_tokens": 1024,
         "rollout_tokens": 8192,
+        "redraws": 1,
         "backward": 16,
         "drawing": DrawingBackend.VLLM_COLOCATE,
         "shared": False,
@@ -168,16 +175,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "autocast": True,
         "checkpointing": True,
         "threads": 0,
-        "keep_every": 5,
+        "kl_every": 10,
     },
 }
-"""The changes of each preset to the recipe's defaults. `gpu` contains the values of the paper (arXiv
-2604.05336), which this project has not measured."""
+"""The changes of each preset to the recipe's defaults, which fit whole tasks of the embedded model. `gpu` has
+the values of the paper (arXiv 2604.05336), which this project has not measured."""
 
 
 def recipe_toml(recipe: Recipe) -> str:
     """Render a recipe as TOML for `read_recipe`."""
-    tables = {"": recipe.model_dump(mode="json"), "\n[vllm]\n": recipe.vllm.model_dump(mode="json")}
+    values = recipe.model_dump(mode="json")
+    families = values.pop("families")
+    tables = {"": values, "\n[families]\n": families, "\n[vllm]\n": recipe.vllm.model_dump(mode="json")}
     return "".join(
         heading + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         for heading, values in tables.items()

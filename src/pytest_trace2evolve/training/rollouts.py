@@ -1,5 +1,7 @@
 """Chooses the scenarios of a step, plays their rollouts, and splits trl's batches into groups."""
 
+import bisect
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 from trl.trainer.utils import pad
 
+from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES, WholeTasks
 from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
 from pytest_trace2evolve.serving.engine import Job
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
@@ -67,14 +70,29 @@ def scenario_rows(
     `rank` is the rank of this process among those that train together.
     """
     rows = []
+    families = _draw_families(recipe, f"{recipe.seed}/{step}/{turn}/{rank}", group_count)
     for index in range(group_count):
         rng = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{index}")
         name = names[(step * recipe.groups + turn + rank + index) % len(names)]
         seed = recipe.first_scenario + rng.randrange(recipe.scenarios)
+        if name == WholeTasks.capability:
+            seed += (families[index] - seed) % len(FAMILY_NAMES)
         # trl requires a prompt in every row; the real prompt is the environment's history.
         row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
         rows += [row] * recipe.rollouts
     return rows
+
+
+def _draw_families(recipe: Recipe, seed: str, count: int) -> list[int]:
+    """Return the family of each whole task, in random order, each family as often as its weight asks for."""
+    weights = [recipe.families.get(name, 0.0) if recipe.families else 1.0 for name in FAMILY_NAMES]
+    bounds = list(itertools.accumulate(weights))
+    rng = random.Random(f"families/{seed}")
+    # One random offset for all of them (systematic sampling), so that steps have nearly the same mix.
+    offset = rng.random()
+    families = [bisect.bisect(bounds, (index + offset) / count * bounds[-1]) for index in range(count)]
+    rng.shuffle(families)
+    return families
 
 
 def derive_turn_seed(recipe: Recipe, step: int, turn: int, rank: int) -> int:
