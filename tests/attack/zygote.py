@@ -21,10 +21,9 @@ from _pytest.config import default_plugins
 PRELOADED = (
     *(f"_pytest.{name}" for name in default_plugins),
     "_pytest._argcomplete",
+    "aiohttp",
     "anyio._backends._asyncio",
     "filelock",
-    "httpcore2",
-    "httpx2",
     "hypothesis",
     "openai",
     "openai.resources.chat.completions",

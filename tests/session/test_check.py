@@ -36,7 +36,7 @@ absent = tests.session.test_check:absent
 gone = no_such_package:World
 """
 INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
-HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2")
+HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "aiohttp")
 
 
 def git(root: Path, *arguments: str) -> None:

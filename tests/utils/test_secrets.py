@@ -92,22 +92,22 @@ def test_fields_are_secret_by_their_names() -> None:
     assert "0123456" not in repr(ModelSettings("m", base_url="http://u:p0123456@h", extra_body=body))
 
 
-def test_logs_of_the_client_libraries_lose_secrets_until_the_guard_ends(
+def test_logs_of_the_client_library_lose_secrets_until_the_guard_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     # Two models with a key each guard the same loggers.
     ends = [Secrets.of_endpoint(None, key).filter_logs() for key in ("sk-another-one", KEY)]
-    for name in ("httpx2", "httpcore2.http11"):
-        logging.getLogger(name).info("header %r", f"Bearer {KEY}"[:50].encode())
-        logging.getLogger(name).info("header %s", f"Bearer {KEY}")
-        try:
-            raise ValueError(KEY)
-        except ValueError:
-            logging.getLogger(name).exception("trouble")
-    assert caplog.text.count(f"Bearer {REMOVAL_MARK}") == 4
-    assert caplog.text.count(f"ValueError: {REMOVAL_MARK}") == 2
+    logger = logging.getLogger("aiohttp.client")
+    logger.info("header %r", f"Bearer {KEY}"[:50].encode())
+    logger.info("header %s", f"Bearer {KEY}")
+    try:
+        raise ValueError(KEY)
+    except ValueError:
+        logger.exception("trouble")
+    assert caplog.text.count(f"Bearer {REMOVAL_MARK}") == 2
+    assert caplog.text.count(f"ValueError: {REMOVAL_MARK}") == 1
     for end in ends:
         end()
-    logging.getLogger("httpx2").info("header %s", KEY)
+    logger.info("header %s", KEY)
     assert KEY in caplog.text

@@ -19,8 +19,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import httpx2
-
 from pytest_trace2evolve.engine.live import AgentFunction
 from pytest_trace2evolve.engine.own_agent import OwnAgent
 from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
@@ -28,7 +26,15 @@ from pytest_trace2evolve.errors import AgentCodeError, ConfigError, Infrastructu
 from pytest_trace2evolve.records.completion import parse_arguments
 from pytest_trace2evolve.records.message import MAX_TOOL_CALLS, Message
 from pytest_trace2evolve.utils.canonical import storable_text
-from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, run_with_timeout, tls_context
+from pytest_trace2evolve.utils.http import (
+    CONNECT_SECONDS,
+    AnswerLimitError,
+    HttpAnswer,
+    HttpClient,
+    HttpError,
+    run_with_timeout,
+)
+from pytest_trace2evolve.utils.http_server import JSON_TYPE
 
 MAX_ANSWER_BYTES = 8 << 20
 """The maximum number of bytes in an agent's answer."""
@@ -39,7 +45,6 @@ MAX_TEXT = 1_000_000
 MAX_VERSION = 200
 """The maximum number of characters in an agent's version."""
 
-CONNECT_SECONDS = 10.0
 END_SECONDS = 5.0
 
 _LOST_STATUSES = frozenset({408, 425, 429})
@@ -56,18 +61,18 @@ def read_version(url: str) -> str:
         ConfigError: the endpoint cannot be reached.
     """
 
-    async def ask() -> httpx2.Response:
-        async with _client(url, CONNECT_SECONDS) as client:
-            return await client.get(url, headers={"accept": "application/json"})
+    async def ask() -> HttpAnswer:
+        async with HttpClient(MAX_ANSWER_BYTES) as client:
+            return await client.request("GET", url, headers={"accept": JSON_TYPE})
 
     try:
         response = run_with_timeout(2 * CONNECT_SECONDS, ask)
-    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+    except (HttpError, TimeoutError) as error:
         raise ConfigError(
             f"agent {public_url(url)} cannot be reached: {type(error).__name__}: {error}".rstrip(": ")
             + "; start it, or correct the URL"
         ) from None
-    if response.status_code != 200:
+    if response.status != 200:
         return ""
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(response.content)
@@ -101,16 +106,6 @@ def check_url(url: str) -> None:
             f"agent {public_url(url)}: the URL of an agent has no query, because evidence records none; "
             "tell agents apart by their paths"
         )
-
-
-def _client(url: str, timeout: float) -> httpx2.AsyncClient:
-    is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    return bounded_client(
-        MAX_ANSWER_BYTES,
-        timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
-        verify=tls_context(),
-        trust_env=not is_local,  # a proxy from the environment cannot reach this machine
-    )
 
 
 class HttpEndpoint:
@@ -152,7 +147,7 @@ class HttpAgent(OwnAgent):
         self._first_request = dict(request)
         self._session = uuid4().hex
         self._token = endpoint.proxy.new_token()
-        self._client: httpx2.AsyncClient | None = None
+        self._client: HttpClient | None = None
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """Return the agent's next calls or reply.
@@ -167,7 +162,7 @@ class HttpAgent(OwnAgent):
             earlier_messages = self._earlier(history)
             await self._proxy.open()
             self._proxy.attach(self._token, self._exchange)
-            self._client = _client(self._function.url, self._function.timeout)
+            self._client = HttpClient(MAX_ANSWER_BYTES)
             model_api = {"base_url": self._proxy.base_url(self._token), "api_key": PLACEHOLDER_KEY}
             request |= {**self._first_request, "model_api": model_api}
             request |= {"history": earlier_messages} if earlier_messages else {}
@@ -191,10 +186,10 @@ class HttpAgent(OwnAgent):
             return
         with contextlib.suppress(Exception):  # the simulation is complete, so errors here do not matter
             async with asyncio.timeout(END_SECONDS):
-                await client.post(self._function.url, json={"session": self._session, "end": True})
-        await client.aclose()
+                await self._send(client, {"session": self._session, "end": True})
+        await client.close()
 
-    async def _ask(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, client: HttpClient, request: Mapping[str, Any]) -> dict[str, Any]:
         exchange = self._exchange
         failure_task = asyncio.create_task(exchange.failed.wait())
         answer_task = asyncio.create_task(self._post(client, request))
@@ -216,21 +211,24 @@ class HttpAgent(OwnAgent):
         exchange.raise_if_unanswered()  # even if the agent answered
         return answer
 
-    async def _post(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _send(self, client: HttpClient, request: Mapping[str, Any]) -> HttpAnswer:
+        content, headers = json.dumps(request).encode(), {"content-type": JSON_TYPE, "accept": JSON_TYPE}
+        return await client.request("POST", self._function.url, content=content, headers=headers)
+
+    async def _post(self, client: HttpClient, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._function.timeout):
-                content, headers = json.dumps(request).encode(), {"content-type": "application/json"}
-                response = await client.post(self._function.url, content=content, headers=headers)
+                response = await self._send(client, request)
         except AnswerLimitError as error:
             raise AgentCodeError(f"{self.name}: {error}") from None
         except TimeoutError:
             raise InfrastructureError(
                 f"{self.name} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
             ) from None
-        except httpx2.HTTPError as error:
+        except HttpError as error:
             cause = f"{type(error).__name__}: {error}".rstrip(": ")
             raise InfrastructureError(f"{self.name} cannot be reached: {cause}") from None
-        status = response.status_code
+        status = response.status
         excerpt = shorten(" ".join(response.content.decode("utf-8", "replace").split()), 200)
         if status in _LOST_STATUSES or status > 500:
             raise InfrastructureError(storable_text(f"{self.name} answered {status}: {excerpt}"))

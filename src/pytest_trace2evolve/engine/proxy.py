@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h11
-import httpx2
 
 from pytest_trace2evolve.engine.proxied_answers import (
     STREAM_TYPE,
@@ -49,7 +48,7 @@ from pytest_trace2evolve.records.completion import (
 )
 from pytest_trace2evolve.records.protocols import AnswerStore, Journal, Meter
 from pytest_trace2evolve.utils.canonical import digest, digest_text, storable_text
-from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, tls_context
+from pytest_trace2evolve.utils.http import AnswerLimitError, ConnectError, HttpClient, HttpError
 from pytest_trace2evolve.utils.http_server import JSON_TYPE, Connection, RequestLimitError
 from pytest_trace2evolve.utils.secrets import Secrets
 
@@ -221,7 +220,7 @@ class RecordingProxy:
         self._restore_logs: Callable[[], None] = lambda: None
         self._exchanges: dict[str, Exchange] = {}
         self._strays: set[str] = set()
-        self._client: httpx2.AsyncClient | None = None
+        self._client = HttpClient(max_connections=0)
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._is_reached = False
@@ -237,10 +236,6 @@ class RecordingProxy:
         """Listen on a free port of loopback, if the proxy does not listen yet."""
         async with self._opening:
             if self._server is None:
-                timeout = httpx2.Timeout(self._settings.timeout, connect=10.0)
-                connections = self._settings.max_connections
-                limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
-                self._client = bounded_client(timeout=timeout, limits=limits, verify=tls_context())
                 self._restore_logs = self._secrets.filter_logs()
                 try:
                     self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
@@ -274,8 +269,7 @@ class RecordingProxy:
         """Stop listening, and close the connections to the endpoint."""
         if self._server is not None:
             self._server.close()
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.close()
         self._restore_logs()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -431,7 +425,6 @@ class RecordingProxy:
             BudgetError, EndpointError, StorageError: no further requests may be sent.
             InfrastructureError: the endpoint did not answer.
         """
-        assert self._client is not None
         if self._needs_prices and request.is_paid and request.model not in self._prices:
             raise EndpointError(
                 f"--t2e-max-cost needs the price of model {request.model or 'that a request leaves out'!r}, "
@@ -460,12 +453,12 @@ class RecordingProxy:
                 f"{self._public_url} gave no answer within {self._settings.timeout:g} seconds "
                 "(--t2e-call-timeout)"
             ) from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except HttpError as error:
             raise self._connection_error(error) from None
         self._is_reached = True
         kind = response.headers.get("content-type", JSON_TYPE)
         content = self._remove_secrets(response.content)
-        if response.status_code < 400:
+        if response.status < 400:
             if is_full(content):
                 self._count_usage(_Response(200, kind, content), request)
                 return _overflow("the conversation fills the model's context window")
@@ -473,7 +466,7 @@ class RecordingProxy:
             if fault := answer_fault(
                 request.payload_name, kind, content, is_stream=is_stream, needs_json=needs_json
             ):
-                status, read_fault = response.status_code, read_error(response.status_code, content)
+                status, read_fault = response.status, read_error(response.status, content)
                 if read_fault.outcome is Outcome.OVERFLOW:
                     return _overflow(read_fault.text)
                 raise InfrastructureError(
@@ -481,13 +474,15 @@ class RecordingProxy:
                 )
         if not asks_usage and kind.startswith(STREAM_TYPE):
             usage = usage_of_answer(kind, content)
-            return _Response(response.status_code, kind, without_usage_event(content), usage=usage)
-        headers = tuple((name, value) for name, value in response.headers.items() if name in _PASSED_HEADERS)
-        return _Response(response.status_code, kind, content, headers)
+            return _Response(response.status, kind, without_usage_event(content), usage=usage)
+        headers = tuple(
+            (name, value) for name in _PASSED_HEADERS if (value := response.headers.get(name)) is not None
+        )
+        return _Response(response.status, kind, content, headers)
 
     def _connection_error(self, error: Exception) -> Trace2EvolveError:
         text = self._secrets.remove_from(f"{type(error).__name__}: {error}".rstrip(": "))
-        if not self._is_reached and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        if not self._is_reached and isinstance(error, ConnectError):
             self._n_failed_connections += 1
             if self._n_failed_connections >= MAX_CONNECT_ATTEMPTS:
                 return EndpointError(

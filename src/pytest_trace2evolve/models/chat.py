@@ -6,15 +6,12 @@ rejected key, an unknown model) raises an `EndpointError`, which ends the whole 
 """
 
 import asyncio
-import itertools
 import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
-
-import httpx2
 
 from pytest_trace2evolve.errors import (
     ContextWindowError,
@@ -43,20 +40,15 @@ from pytest_trace2evolve.records.completion import (
     without_provider_fields,
 )
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
-from pytest_trace2evolve.utils.http import bounded_client, tls_context
+from pytest_trace2evolve.utils.http import ConnectError, HttpClient, HttpError
 from pytest_trace2evolve.utils.http_server import JSON_TYPE
 from pytest_trace2evolve.utils.secrets import Secrets
-
-POOL_SIZE = 8
-"""Connections per pool. A pool scans all its connections at each request, so small pools are cheaper."""
 
 TOP_LOGPROBS = 20
 """Tokens whose log-probabilities are requested; the API's maximum."""
 
 MAX_CHARACTERS_PER_TOKEN = 5
 """Characters of a request per prompt token above which an endpoint may have ignored the tools."""
-
-CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 MAX_CONNECT_ATTEMPTS = 3
 """Failed connections after which an endpoint that never answered counts as unreachable."""
@@ -72,6 +64,10 @@ def _without_limit(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rename_limit(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"max_completion_tokens" if name == "max_tokens" else name: request[name] for name in request}
+
+
+def _encode(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 class ChatModel:
@@ -95,31 +91,20 @@ class ChatModel:
         self._may_ignore_tools = not settings.allows_ignored_tools
         self._is_reached = False
         key = settings.key()
-        try:
-            url = httpx2.URL(settings.endpoint() or DEFAULT_ENDPOINT)
-        except httpx2.InvalidURL:  # the error's message may quote the password
-            raise settings.url_error() from None
+        settings.require_url()
+        self._base_url = (settings.endpoint() or DEFAULT_ENDPOINT).rstrip("/") + "/"
         # An endpoint may echo secrets in answers, in errors and in headers that the client logs.
         self._secrets = Secrets.of_endpoint(settings.endpoint() or None, key, settings.extra_body)
         self._restore_logs = self._secrets.filter_logs()
         variables = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
-        own_headers = {name: os.environ[value] for name, value in variables.items() if os.environ.get(value)}
-        limits = httpx2.Limits(
-            max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
-        )
-        self._clients = [
-            bounded_client(
-                base_url=url.copy_with(username="", password=""),
-                headers={"accept": JSON_TYPE, "authorization": f"Bearer {key}", **own_headers},
-                limits=limits,
-                timeout=httpx2.Timeout(settings.timeout, connect=10.0),
-                auth=httpx2.BasicAuth(url.username, url.password) if url.userinfo else None,
-                verify=tls_context(),
-            )
-            for _ in range(-(-settings.max_connections // POOL_SIZE))
-        ]
-        self._next_client = itertools.cycle(self._clients)
-        self._public_url = without_credentials(str(self._clients[0].base_url))
+        self._headers = {
+            "accept": JSON_TYPE,
+            "content-type": JSON_TYPE,
+            "authorization": f"Bearer {key}",
+            **{name: os.environ[value] for name, value in variables.items() if os.environ.get(value)},
+        }
+        self._client = HttpClient(max_connections=settings.max_connections)
+        self._public_url = without_credentials(self._base_url)
 
     async def complete(
         self,
@@ -169,8 +154,7 @@ class ChatModel:
     async def close(self) -> None:
         """Close the connections."""
         self._restore_logs()
-        for client in self._clients:
-            await client.aclose()
+        await self._client.close()
 
     async def _send(
         self, request: Mapping[str, Any], has_tools: bool, parse: Callable[[Any], T]
@@ -188,16 +172,21 @@ class ChatModel:
             fault = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    response = await next(self._next_client).post("chat/completions", json=request)
+                    response = await self._client.request(
+                        "POST",
+                        f"{self._base_url}chat/completions",
+                        content=_encode(request),
+                        headers=self._headers,
+                    )
                 self._is_reached = True
-                if response.status_code >= 300:
+                if response.status >= 300:
                     raise NoAnswerError(response.content)
                 answer_json = self._secrets.remove_from_answer(read_body(response.content))
                 completion = read_completion(answer_json, time.perf_counter() - start_time)
                 parsed_part = parse(answer_json)
             except NoAnswerError as error:
-                fault, pause = read_error(response.status_code, error.record), retry_after(response.headers)
-            except (httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+                fault, pause = read_error(response.status, error.record), retry_after(response.headers)
+            except (HttpError, TimeoutError, ValueError, RecursionError) as error:
                 problem = self._describe(error, attempt)
             else:
                 completion = self._accept(completion, has_tools)
@@ -322,7 +311,7 @@ class ChatModel:
             option = self.settings.timeout_option
             return f"no answer within {self.settings.timeout:g} seconds" + (f" ({option})" if option else "")
         problem = self._secrets.remove_from(f"{type(error).__name__}: {error}")
-        if not self._is_reached and isinstance(error, CONNECT_ERRORS) and attempt >= MAX_CONNECT_ATTEMPTS:
+        if not self._is_reached and isinstance(error, ConnectError) and attempt >= MAX_CONNECT_ATTEMPTS:
             raise EndpointError(
                 f"cannot reach {self._public_url} for model {self.settings.model!r}: {problem}; "
                 f"start the server, or check {self.settings.url_option or 'its URL'} "

@@ -21,14 +21,8 @@ _SECRET_NAME = re.compile(r"key(?!word)|token(?!i[sz])|secret|passw|authorizatio
 _MIN_LENGTH = 6
 """Minimum length of a secret, because the key of a local server is often just `none` or `x`."""
 
-_CLIENT_LOGGERS = ("openai", "httpx", "httpcore")
-"""Prefixes of the client libraries' loggers."""
-
-_LATE_LOGGERS = (
-    "httpx2",
-    *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
-)
-"""Loggers that may only be created at the first request; each is listed, as filters skip child loggers."""
+_CLIENT_LOGGER = "aiohttp.client"
+"""The only logger that the client library uses for requests."""
 
 
 class Secrets:
@@ -86,18 +80,9 @@ class Secrets:
     def filter_logs(self) -> Callable[[], None]:
         """Remove the secrets from the client libraries' logs, and return a function that ends the removal."""
         secret_filter = _SecretFilter(self)
-        existing_names = [
-            name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)
-        ]
-        loggers = [logging.getLogger(name) for name in {*existing_names, *_LATE_LOGGERS}]
-        for logger in loggers:
-            logger.addFilter(secret_filter)
-
-        def remove_filter() -> None:
-            for logger in loggers:
-                logger.removeFilter(secret_filter)
-
-        return remove_filter
+        logger = logging.getLogger(_CLIENT_LOGGER)
+        logger.addFilter(secret_filter)
+        return lambda: logger.removeFilter(secret_filter)
 
 
 class _SecretFilter(logging.Filter):
