@@ -120,7 +120,7 @@ class LedgerError(Trace2EvolveError):
 
 
 class GitHubError(Trace2EvolveError):
-    """GitHub rejects a request or does not answer, or `gh` is not installed."""
+    """GitHub or git rejects a request or does not answer, or `gh` is not installed."""
 
 
 class ResultsError(Trace2EvolveError):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pytest_trace2evolve.cli.common import (
     project_of,
     worlds_of,
 )
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, GitHubError
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -266,6 +267,13 @@ def improve(options: argparse.Namespace) -> int:
         return 0
     result = improve(plan, resources, lambda line: print(sanitize_line(line), file=sys.stderr, flush=True))
     print(search_json(result) if options.json else search_text(plan, result))
+    if options.publish and result.rows:
+        body = textwrap.indent(search_text(plan, result), "    ")  # which no text of a proposal can end
+        try:
+            url = plan.branch(project).publish(f"Improve {plan.root} on {plan.suite}: {result.best}", body)
+            print(f"published: {sanitize_line(url)}", file=sys.stderr)
+        except GitHubError as error:
+            print(f"not published: {error}; rerun the same command to publish", file=sys.stderr)
     return 0
 
 

@@ -273,6 +273,7 @@ IMPROVE = Command(
             range_check(1),
             default=20,
         ),
+        flag_option("--publish", "push the search's branch, and open a draft pull request with gh"),
         flag_option("--dry-run", "check the options and print the plan; run nothing"),
         JSON_OPTION,
         text_option("run_options", "-- OPTION", "options of pytest for each run, after --", nargs="*"),

@@ -4,11 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 
 from pytest_trace2evolve.diagnose.diagnosis import count_failure_kinds
 from pytest_trace2evolve.diagnose.traces import TraceSet, gather_traces
-from pytest_trace2evolve.errors import BudgetError, CandidateError, ConfigError, ProposalError, ResultsError
+from pytest_trace2evolve.errors import (
+    BudgetError,
+    CandidateError,
+    ConfigError,
+    GitHubError,
+    ProposalError,
+    ResultsError,
+)
 from pytest_trace2evolve.evidence.integrity import check_promotion
 from pytest_trace2evolve.improve.leaks import MAX_HYPOTHESIS_LENGTH, SealedContent, check_draft
 from pytest_trace2evolve.improve.loop import evolution_lock
@@ -206,7 +214,7 @@ class SessionArena(SearchSessions):
     # ---- results
 
     def record(self, row: Row) -> None:
-        """Report the outcome of a proposal, and add it to `results/improve.tsv`."""
+        """Report the outcome of a proposal, add it to `results/improve.tsv`, and commit it."""
         self._rows.append(row)
         gain = "" if row.gain is None else f"{row.gain:+.4f}"
         hypothesis = next(
@@ -214,14 +222,28 @@ class SessionArena(SearchSessions):
         )
         count = self.state.simulations_of(row.candidate)
         cells = (row.candidate, row.parent, hypothesis, gain, row.verdict, str(count), row.status.value)
-        path = self.project.root / "results" / "improve.tsv"
-        lines = read_text(path, ResultsError).splitlines() if path.exists() else ["\t".join(RESULTS_HEADER)]
-        if not any(line.split("\t")[0] == row.candidate for line in lines):
-            path.parent.mkdir(exist_ok=True)
-            line = "\t".join(" ".join(cell.split()) for cell in cells)
-            write_atomic(path, "\n".join([*lines, line, ""]))
+        if row.candidate not in (lines := self._result_lines()):
+            self._results.parent.mkdir(exist_ok=True)
+            lines[row.candidate] = "\t".join(" ".join(cell.split()) for cell in cells)
+            write_atomic(self._results, "\n".join([*lines.values(), ""]))
+        proposed = self.project.root / "candidates" / f"{row.candidate}.md"
+        facts = "\n".join(f"{name}: {cell}" for name, cell in zip(RESULTS_HEADER[1:], cells[1:], strict=True))
+        branch, files = self.plan.branch(self.project), [proposed, self._results, self.project.ledger_folder]
+        try:
+            branch.commit(row.candidate, hypothesis, facts, files)
+        except GitHubError as error:
+            self._report(f"{row.candidate}: not committed to {branch.name}: {error}")
         points = "" if row.gain is None else f"{100 * row.gain:+.1f} points on {row.tasks} tasks, "
         self._report(f"{row.candidate} ({hypothesis}): {points}{row.verdict}: {row.status.value}")
+
+    @property
+    def _results(self) -> Path:
+        return self.project.root / "results" / "improve.tsv"
+
+    def _result_lines(self) -> dict[str, str]:
+        """The lines of `results/improve.tsv` by their first cells, the header first."""
+        text = read_text(self._results, ResultsError) if self._results.exists() else "\t".join(RESULTS_HEADER)
+        return {line.split("\t")[0]: line for line in text.splitlines()}
 
     # ---- proposals
 
@@ -236,7 +258,7 @@ class SessionArena(SearchSessions):
     def _propose_one(self, parent: str) -> str | None:
         """Ask the proposer once, and store its proposal, which may be rejected; None if nothing is left."""
         candidates = self.project.candidates
-        taken = {proposal.id for proposal in self.state.proposals}
+        taken = {*self._result_lines(), *(proposal.id for proposal in self.state.proposals)}
         name = next(
             name
             for number in range(1, 1_000_000)

@@ -144,9 +144,13 @@ def run_values(source: Any, options: Sequence[Option] = RUN_OPTIONS) -> SimpleNa
     return SimpleNamespace(**values)
 
 
-def run_arguments(values: Any) -> list[str]:
+def run_arguments(values: Any, options: Sequence[Option] = RUN_OPTIONS) -> list[str]:
     """Return the options of a run as command-line arguments."""
-    return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _option_texts(option, values)]
+    return [
+        option.flag if option.is_flag else f"{option.flag}={text}"
+        for option in options
+        for text in _option_texts(option, values)
+    ]
 
 
 def decisive_values(values: Any, names: Sequence[str] = _DECISIVE_OPTIONS) -> dict[str, list[str]]:

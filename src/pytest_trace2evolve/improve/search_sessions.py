@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pytest_trace2evolve.errors import BudgetError, CandidateError, ProposalError, ResultsError
+from pytest_trace2evolve.improve.branch import SearchBranch
 from pytest_trace2evolve.improve.loop import unused_path
 from pytest_trace2evolve.improve.proposers import Proposer
 from pytest_trace2evolve.improve.search import DEFAULT_RULES, Rules
@@ -86,6 +87,10 @@ class SearchPlan:
     def folder(self, project: Project) -> Path:
         """The folder of the search's state and runs."""
         return project.root / ".trace2evolve" / "improving" / self.name
+
+    def branch(self, project: Project) -> SearchBranch:
+        """The branch to which the proposals are committed."""
+        return SearchBranch(project.root, f"improve/{self.name}")
 
     @property
     def null_arm(self) -> str:

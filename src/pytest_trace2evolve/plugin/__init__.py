@@ -76,6 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_trace2evolve.plugin.evolve_option import register_evolution
 
         register_evolution(config)
+    if config.option.t2e_improve is not None and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.improve_option import register_improvement
+
+        register_improvement(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -183,6 +183,13 @@ OPTIONS: tuple[Option, ...] = (
         metavar="TEXT",
     ),
     Option(
+        "improve",
+        "improve",
+        "after a run that is not green, search with these options of trace2evolve improve; give them as "
+        "--t2e-improve='--proposer ablate'",
+        metavar="OPTIONS",
+    ),
+    Option(
         "freeze",
         "cases",
         "add the cases that failed in tests with run_case to synthetic/pressure.jsonl",
