@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.evidence.saving import merge_obstacles
 from pytest_trace2evolve.gate.comparable import (
     provenance_differences,
-    unequal_trials_reason,
     unrecorded_fields,
 )
 from pytest_trace2evolve.records.evidence import CandidateRef, Code, Evidence, LockParts, Provenance, Settings
@@ -164,27 +163,6 @@ def test_comparing_is_symmetric_and_a_side_never_differs_from_itself(
     assert unrecorded_fields(one, one) == ""
     assert len(list(provenance_differences(one, other))) == len(list(provenance_differences(other, one)))
     assert bool(unrecorded_fields(one, other)) == bool(unrecorded_fields(other, one))
-
-
-def test_equal_numbers_of_trials_are_silent() -> None:
-    assert unequal_trials_reason({"0": 2, "1": 2}, {"0": 2, "1": 2}) == ""
-    assert unequal_trials_reason({"0": 2}, {"7": 1}) == ""
-    assert unequal_trials_reason({"0": 2}, {"0": 0}) == ""
-
-
-def test_unequal_numbers_of_trials_are_told_with_the_mend() -> None:
-    assert unequal_trials_reason({"7": 4}, {"7": 3}) == (
-        "the baseline has 4 trials of task '7', but the candidate has 3; "
-        "run the same number on both (--t2e-trials 4)"
-    )
-    assert unequal_trials_reason({"0": 1, "1": 1, "2": 1}, {"0": 2, "1": 2, "2": 1}) == (
-        "the baseline has 1 trial of task '0', but the candidate has 2 (1 more task differs); "
-        "run the same number on both (--t2e-trials 1)"
-    )
-
-
-def test_a_baseline_of_uneven_trials_is_to_be_measured_again() -> None:
-    assert unequal_trials_reason({"0": 1, "1": 3}, {"0": 2, "1": 2}).endswith("(--t2e-trials 3)")
 
 
 KNOWN, UNKNOWN = Code(files={"a.py": "1"}), Code(unknown="its source is gone")

@@ -176,7 +176,7 @@ MATRIX = [
         environment={"TAU2_AGENT_EXTRA_INSTRUCTION": "Be brief."},
         names=r"TAU2_AGENT_EXTRA_INSTRUCTION|changes: \[parameters\]",
     ),
-    Row("number of trials", nothing, "nnrrrrr", ("--t2e-trials=2",), names="the baseline has 1 trial"),
+    Row("number of trials", nothing, "nnrsnsn", ("--t2e-trials=2",)),
     Row("goal", nothing, "ssssnsn", ("--t2e-goal=hold",)),
     Row(
         "policy of the gate", writing("policies/mine.toml", "alpha = 0.04\n"), "ssssnsn", ("--t2e-gate=mine",)

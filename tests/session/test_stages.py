@@ -132,10 +132,9 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject) -> None:
     assert len(simulations) == len(set(simulations)) == 14
     first, second = desk.runs[-2:]
     assert (trials(first), trials(second)) == ({0}, {0, 1})
-    for run, count in ((first, 1), (second, 2)):
+    for run in (first, second):
         against = json.loads((run / "baselines" / "desk.json").read_text())["simulations"]
-        assert {one["trial"] for one in against} == set(range(count))
-        assert len(against) == 7 * count
+        assert {one["trial"] for one in against} == set(range(4))
     assert json.loads((second / "run.json").read_text())["stage"] == {
         "number": 2,
         "of": 3,
@@ -168,23 +167,13 @@ def test_after_the_last_stage_an_undecided_run_is_inconclusive(desk: DeskProject
     assert len(evaluations(desk)) == 1
 
 
-def test_the_baseline_must_hold_what_the_last_stage_needs(desk: DeskProject) -> None:
+def test_stages_need_a_baseline(desk: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         result = staged(desk, server)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         mend = "save one with --t2e-trials 4 --t2e-save-baseline NAME"
         result.stderr.fnmatch_lines([f"ERROR: --t2e-stages 1,2,4: suite 'desk' has no baseline; {mend}"])
-        baseline(desk, server)
-        asked = len(server.requests)
-        result = staged(desk, server)
-        result.stderr.fnmatch_lines(
-            [
-                "ERROR: --t2e-stages 1,2,4: baseline 'v0' of 'desk' holds 2 of the 4 trials of task 'close'; "
-                + mend
-            ]
-        )
-        assert result.stderr.str().count("ERROR: ") == 1
-        assert len(server.requests) == asked
+        assert not server.requests
 
 
 @pytest.mark.parametrize(

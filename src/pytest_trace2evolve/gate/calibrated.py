@@ -109,7 +109,6 @@ class Calibrated(Policy):
     max_increases: Mapping[str, float] = field(default_factory=dict)
 
     confirms_regressions = True
-    needs_equal_trials = True
 
     def rules(self, question: Question) -> Rules:
         """The rules for one question, at its levels.
@@ -307,6 +306,7 @@ def _confirmed_tasks(comparisons: Comparisons, outcome: Outcome, rules: Rules) -
 def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) -> str:
     comparisons, (old, new) = pairs.comparisons, pairs.sides
     if metric == MAX_STEPS:
+        old, new = comparisons.counted_sides
         return f"{int((old.max_steps > 0).sum())} → {int((new.max_steps > 0).sum())} tasks"
     if metric == AGENT_ERRORS:
         return format_agent_errors(pairs)
@@ -423,7 +423,8 @@ def _detectable_change(
     if check_id == REGRESSIONS:
         return detectable_task_share(int(comparisons.is_fixed.sum()), tasks, alpha)
     if check_id == MAX_STEPS:
-        is_better = (comparisons.baseline.max_steps > 0) & ~(comparisons.candidate.max_steps > 0)
+        old, new = comparisons.counted_sides
+        is_better = (old.max_steps > 0) & ~(new.max_steps > 0)
         return detectable_task_share(int(is_better.sum()), tasks, alpha)
     if check_id == INVARIANTS:
         alpha /= len(comparisons.baseline.invariant_kinds)

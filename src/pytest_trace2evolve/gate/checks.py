@@ -214,7 +214,7 @@ def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Findin
         if metric == REGRESSIONS:
             findings[metric] = _regression_finding(comparisons, rules)
         elif metric == MAX_STEPS:
-            old, new = comparisons.baseline, comparisons.candidate
+            old, new = comparisons.counted_sides
             has_run, hits_max_steps, baseline_hits = (
                 (old.trials > 0) & (new.trials > 0),
                 new.max_steps > 0,
@@ -260,10 +260,10 @@ def _make_finding(bounds: Bounds, harm_p: Floats, gain_p: Floats) -> Finding:
 def _mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Finding:
     if rules.has_fixed_tasks:
         return _fixed_tasks_mean_finding(comparisons, metric, rules)
-    sign_flip = comparisons.sign_flip_test(metric)
-    return _make_finding(
-        mean_bounds(comparisons.difference(metric), rules.claim_alpha), sign_flip.low, sign_flip.high
-    )
+    flips = comparisons.sign_flip_test(metric)
+    min_error = comparisons.trial_error if metric == REWARD else 0.0
+    bounds = mean_bounds(comparisons.difference(metric), rules.claim_alpha, min_error=min_error)
+    return _make_finding(bounds, flips.low, flips.high)
 
 
 def _task_count_finding(is_worse: Flags, is_better: Flags, is_counted: Flags, rules: Rules) -> Finding:
@@ -379,16 +379,20 @@ def _check_p_values(
     `is_favourable` says whether trials without a result favour the candidate. With estimand `suite`, an exact
     test permutes the trials of each task.
     """
+
+    def broken_and_trials(side: Tally) -> tuple[Counts, Counts]:
+        counts_unchecked = is_favourable is (side is comparisons.baseline)
+        broken = side.broken_counts(check_id, counts_unchecked=counts_unchecked)
+        return broken.astype(np.int64), side.measured
+
     if not rules.has_fixed_tasks:
         differences = comparisons.check_difference(check_id, is_favourable=is_favourable)
-        flips = sign_flip(differences, comparisons.common_trials)
+        flips = comparisons.with_trial_test(
+            sign_flip(differences, comparisons.common_trials),
+            lambda side: (side.measured - broken_and_trials(side)[0], side.measured),
+        )
         return flips.low, flips.high
-    sides = (comparisons.baseline, is_favourable), (comparisons.candidate, not is_favourable)
-    broken_and_trials = [
-        (side.broken_counts(check_id, counts_unchecked=counts_unchecked).astype(np.int64), side.measured)
-        for side, counts_unchecked in sides
-    ]
-    old, new = broken_and_trials
+    old, new = broken_and_trials(comparisons.baseline), broken_and_trials(comparisons.candidate)
     return stratified_fisher(*old, *new), stratified_fisher(*new, *old)
 
 
@@ -455,17 +459,21 @@ def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rule
 
     The p-value of a claimed rise is exact, see `_fixed_tasks_gain_p`. For the bounds and for harm, Welch's
     variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
-    `mean_bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side.
+    `mean_bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side, where K is the
+    number of trials of the side with fewer if they are unequal.
     """
     old, new = comparisons.baseline, comparisons.candidate
     differences = comparisons.difference(metric)
     is_known = ~np.isnan(differences) & (old.measured > 1) & (new.measured > 1)
     variances = _variance_of_mean(old, metric) + _variance_of_mean(new, metric)
     n = is_known.sum(axis=1).astype(np.float64)
-    degrees_of_freedom = np.where(is_known, old.measured + new.measured - 2, 0).sum(axis=1).astype(np.float64)
+    smaller = np.minimum(old.measured, new.measured)
+    is_unequal = comparisons.has_unequal_trials[:, None]
+    freedom = np.where(is_unequal, 2 * smaller, old.measured + new.measured) - 2
+    degrees_of_freedom = np.where(is_known, freedom, 0).sum(axis=1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(is_known, differences, 0.0).sum(axis=1) / n
-        trials = np.where(is_known, np.minimum(old.measured, new.measured), 0).sum(axis=1) / n
+        trials = np.where(is_known, smaller, 0).sum(axis=1) / n
         error = np.sqrt(np.where(is_known, variances, 0.0).sum(axis=1) + 0.25 / trials) / n
         half_width = student_quantile(1.0 - rules.claim_alpha, degrees_of_freedom) * error
         harm_p = scipy.special.stdtr(degrees_of_freedom, mean / error)

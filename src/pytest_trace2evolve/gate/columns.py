@@ -73,6 +73,7 @@ class Columns:
     Attributes:
         tasks, digests: Ids of the tasks, and digests of their contents, in order of first occurrence.
         task_index, digest_index: Indices into `tasks` and `digests`.
+        trial: The numbers of the simulations' trials.
         measured: Whether the simulation has a reward.
         reward: The reward; 0 if nothing was measured.
         shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
@@ -98,6 +99,7 @@ class Columns:
     digests: tuple[str, ...]
     task_index: Counts
     digest_index: Counts
+    trial: Counts
     measured: Flags
     reward: Floats
     shares: Mapping[str, Floats]
@@ -120,7 +122,7 @@ class Columns:
         """Return the columns with only the simulations of these tasks."""
         is_kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
         rows = is_kept[self.task_index]
-        plain_fields = ("digest_index", "measured", "reward", "max_steps", "cost", "tokens")
+        plain_fields = ("digest_index", "trial", "measured", "reward", "max_steps", "cost", "tokens")
         return replace(
             self,
             tasks=tuple(name for name in self.tasks if name in tasks),
@@ -163,7 +165,7 @@ class ColumnsBuilder:
         self._digests: dict[str, int] = {}
         self._action_totals: dict[_ActionTotals, int] = {}
         self._check_outcomes: dict[_CheckOutcomes, int] = {}
-        self._task, self._digest, self._action_totals_index = (array("q") for _ in range(3))
+        self._task, self._digest, self._trial, self._action_totals_index = (array("q") for _ in range(4))
         self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._usage = {metric: array("d") for metric in USAGE_METRICS}
@@ -178,6 +180,7 @@ class ColumnsBuilder:
         self._ids.append(record.id)
         self._task.append(_number_of(record.task_id, self._tasks))
         self._digest.append(_number_of(record.task_digest, self._digests))
+        self._trial.append(record.trial)
         self._reward.append(math.nan if record.reward is None else record.reward)
         self._termination_reasons.append(record.termination_reason)
         # Simulations share a few patterns of gold actions, so `build` computes the shares once per pattern.
@@ -226,6 +229,7 @@ class ColumnsBuilder:
             digests=tuple(self._digests),
             task_index=np.array(self._task, dtype=np.int64),
             digest_index=np.array(self._digest, dtype=np.int64),
+            trial=np.array(self._trial, dtype=np.int64),
             measured=measured,
             reward=np.where(measured, reward, 0.0),
             shares=shares,

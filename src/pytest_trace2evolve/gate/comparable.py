@@ -229,36 +229,6 @@ def unrecorded_fields(baseline: Provenance, candidate: Provenance) -> str:
     )
 
 
-def unequal_trials_reason(baseline: Mapping[str, int], candidate: Mapping[str, int]) -> str:
-    """One line if the sides ran a common task with different numbers of trials; otherwise empty.
-
-    Args:
-        baseline, candidate: Trials by task. A lost trial counts, since it was begun; the checks `measured`
-            and `worst_case` cover it. A task without trials is not common.
-    """
-    common_tasks = sorted(
-        (name for name, count in baseline.items() if count and candidate.get(name)), key=natural_sort_key
-    )
-    unequal_tasks = [name for name in common_tasks if baseline[name] != candidate[name]]
-    if not unequal_tasks:
-        return ""
-    first_task, other_count = unequal_tasks[0], len(unequal_tasks) - 1
-    others_text = (
-        f" ({other_count} more {'task differs' if other_count == 1 else 'tasks differ'})"
-        if other_count
-        else ""
-    )
-    trials = "trial" if baseline[first_task] == 1 else "trials"
-    # If the baseline has unequal numbers itself, both sides must run again, with the largest number.
-    numbers = {baseline[name] for name in common_tasks}
-    if len(numbers) > 1:
-        numbers |= {candidate[name] for name in common_tasks}
-    return (
-        f"the baseline has {baseline[first_task]} {trials} of task {first_task!r}, but the candidate has "
-        f"{candidate[first_task]}{others_text}; run the same number on both (--t2e-trials {max(numbers)})"
-    )
-
-
 def _user_settings(
     baseline: Provenance, candidate: Provenance
 ) -> Iterator[tuple[str, tuple[object, object]]]:

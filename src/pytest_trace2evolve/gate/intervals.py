@@ -51,7 +51,12 @@ class Bounds:
 
 
 def mean_bounds(
-    values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maximum: float = 1.0
+    values: Floats,
+    alpha: float | Floats,
+    *,
+    minimum: float = -1.0,
+    maximum: float = 1.0,
+    min_error: float | Floats = 0.0,
 ) -> Bounds:
     """The bounds of the mean of each row of values, one-sided at significance level alpha.
 
@@ -64,6 +69,7 @@ def mean_bounds(
         values: Shape (R, N); NaN if a task has no value.
         alpha: The significance level, one for all rows or one per row.
         minimum, maximum: The range of a value.
+        min_error: The least standard error of the mean, one for all rows or one per row.
     """
     is_known = ~np.isnan(values)
     n = is_known.sum(axis=1).astype(np.float64)
@@ -74,6 +80,7 @@ def mean_bounds(
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = values_or_zero.sum(axis=1) / n
         squares = np.where(is_known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        squares = np.maximum(squares, n * (n - 1) * np.square(min_error))
         error = np.sqrt(squares / (n - 1) / n)
         is_flat = ~(error > _MIN_STANDARD_ERROR)
         half_width = np.where(is_flat, 1.0 - level ** (1.0 / n), student_quantile(1.0 - level, n - 1) * error)
@@ -315,6 +322,14 @@ def predictive_power(p: Floats | float, alpha: float, fraction: float) -> Floats
     return np.asarray(scipy.special.ndtr((z - critical * math.sqrt(fraction)) / math.sqrt(1 - fraction)))
 
 
+def information_share(trials: float, max_trials: float, baseline_trials: float) -> float:
+    """The share of the information of `max_trials` that a stage has, if the baseline's trials are fixed.
+
+    Information is the reciprocal of the variance of trials, 1 / `trials` + 1 / `baseline_trials`.
+    """
+    return (1 / max_trials + 1 / baseline_trials) / (1 / trials + 1 / baseline_trials)
+
+
 @dataclass(frozen=True)
 class Sensitivity:
     """The drop of the mean reward that a comparison could have detected.
@@ -364,23 +379,29 @@ def drop_sensitivity(
 
 @dataclass(frozen=True)
 class Spread:
-    """The variance of a task's difference, split into two parts.
+    """The variance of a task's difference, split into its parts.
 
     Attributes:
         between: Variance between tasks.
-        within: Variance of one trial within a task, summed over both sides; further trials average this noise
-            out.
-        trials, tasks: The numbers of trials and tasks that were compared.
+        within: Variance of one trial within a task, on the baseline and on the candidate; further trials
+            average this noise out.
+        trials: The trials of a task on the baseline and on the candidate.
+        tasks: The number of tasks that were compared.
     """
 
     between: float
-    within: float
-    trials: int
+    within: tuple[float, float]
+    trials: tuple[int, int]
     tasks: int
 
-    def standard_error(self, trials: int, tasks: int) -> float:
+    def trials_with(self, trials: int) -> tuple[int, int]:
+        """The trials of both sides if the candidate has `trials`; the baseline keeps what it has."""
+        return max(self.trials[0], trials), trials
+
+    def standard_error(self, trials: tuple[int, int], tasks: int) -> float:
         """The standard error of the mean difference for the given numbers of tasks and trials."""
-        return float(np.sqrt((self.between + self.within / trials) / tasks))
+        noise = sum(within / count for within, count in zip(self.within, trials, strict=True))
+        return float(np.sqrt((self.between + noise) / tasks))
 
 
 def spread_of(pairs: Pairs, deviation: float) -> Spread:
@@ -389,14 +410,16 @@ def spread_of(pairs: Pairs, deviation: float) -> Spread:
     With one trial per side, the parts cannot be separated. The whole spread then counts as noise of trials,
     which is correct for a candidate that does not differ.
     """
-    old, new = pairs.sides
     is_measured = pairs.measured_on_both
-    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[is_measured])))
-    variances = (old.variance + new.variance)[is_measured]
-    known_variances = variances[~np.isnan(variances)]
-    within = float(known_variances.mean()) if known_variances.size and trials > 1 else deviation**2 * trials
-    between = max(0.0, deviation**2 - within / trials)
-    return Spread(between, within, trials, int(is_measured.sum()))
+    old, new = (max(1, int(np.median(side.measured[is_measured]))) for side in pairs.sides)
+    variances = [side.variance[is_measured & (side.measured > 1)] for side in pairs.sides]
+    means = [float(side.mean()) for side in variances if side.size]
+    if means and max(old, new) > 1:
+        within = means[0], means[-1]
+    else:
+        within = (deviation**2 / (1 / old + 1 / new),) * 2
+    between = max(0.0, deviation**2 - within[0] / old - within[1] / new)
+    return Spread(between, within, (old, new), int(is_measured.sum()))
 
 
 def estimate_needed_evidence(
@@ -426,19 +449,22 @@ def estimate_needed_evidence(
     if effect <= _MAX_ROUNDING_ERROR:
         return NeededEvidence(check=check_id, obstacle=Obstacle.TOO_SMALL)
 
-    def is_enough(trials: int, tasks: int, level: float) -> bool:
+    def is_enough(trials: tuple[int, int], tasks: int, level: float) -> bool:
         return tasks >= 2 and bool(
             _quantile_sum(level, tasks) * spread.standard_error(trials, tasks) <= effect
         )
 
-    trial_range = range(spread.trials + 1, MAX_TRIALS + 1)
+    trial_range = range(spread.trials[1] + 1, MAX_TRIALS + 1)
     if is_exact and np.all(pairs.comparisons.is_binary):
         trials, tasks = _first_exact(trial_range, pairs.comparisons, next_alpha), None
     else:
-        trials = _first_sufficient(trial_range, lambda count: is_enough(count, spread.tasks, next_alpha))
+        trials = _first_sufficient(
+            trial_range, lambda count: is_enough(spread.trials_with(count), spread.tasks, next_alpha)
+        )
         task_range = range(0) if is_exact else range(spread.tasks + 1, 100 * max(spread.tasks, 2))
         tasks = _first_sufficient(task_range, lambda count: is_enough(spread.trials, count, alpha))
-    simulations = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
+    further = 0 if trials is None else sum(spread.trials_with(trials)) - sum(spread.trials)
+    simulations = None if trials is None else spread.tasks * further
     return NeededEvidence(
         check=check_id,
         trials=trials,
@@ -451,16 +477,20 @@ def estimate_needed_evidence(
 
 
 def _first_exact(trial_range: range, comparisons: Comparisons, alpha: float) -> int | None:
-    """The first number of trials whose exact p-value is at most `alpha` if all pass rates stay the same."""
+    """The first number of the candidate's trials that gives p ≤ `alpha` if all pass rates stay the same.
+
+    The baseline keeps its trials if it has more.
+    """
     if not trial_range:
         return None
     trials = np.array(trial_range)[:, np.newaxis]
+    old, new = comparisons.baseline, comparisons.candidate
+    counts = np.maximum(trials, old.measured), np.broadcast_to(trials, (len(trials), new.measured.shape[1]))
     old_failed, new_failed = (
-        np.rint((1.0 - side.successes[0] / np.maximum(side.measured[0], 1)) * trials).astype(np.int64)
-        for side in (comparisons.baseline, comparisons.candidate)
+        np.rint((1.0 - side.successes[0] / np.maximum(side.measured[0], 1)) * count).astype(np.int64)
+        for side, count in zip((old, new), counts, strict=True)
     )
-    counts = np.broadcast_to(trials, old_failed.shape)
-    enough = np.flatnonzero(stratified_fisher(new_failed, counts, old_failed, counts) <= alpha)
+    enough = np.flatnonzero(stratified_fisher(new_failed, counts[1], old_failed, counts[0]) <= alpha)
     return trial_range[int(enough[0])] if len(enough) else None
 
 

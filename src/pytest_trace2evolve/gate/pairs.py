@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
@@ -29,7 +30,7 @@ from pytest_trace2evolve.gate.columns import (
     build_columns,
 )
 from pytest_trace2evolve.gate.confirm import FreshResult
-from pytest_trace2evolve.gate.significance import SignFlip, sign_flip
+from pytest_trace2evolve.gate.significance import SignFlip, sign_flip, stratified_fisher
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.scoring.metrics import SUCCESS
@@ -270,16 +271,17 @@ def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def tally(side: Columns, new_indices: Counts, size: int) -> Tally:
+def tally(side: Columns, new_indices: Counts, size: int, is_counted: Flags | None = None) -> Tally:
     """Sum one side's simulations over the trials of each task.
 
     Args:
         side: The simulations.
         new_indices: The position of each of the side's tasks among `size` tasks; -1 leaves a task out.
         size: The number of tasks.
+        is_counted: The simulations to sum; None for all.
     """
     indices = new_indices[side.task_index] if side.size else np.empty(0, dtype=np.int64)
-    is_selected = indices >= 0
+    is_selected = indices >= 0 if is_counted is None else (indices >= 0) & is_counted
     indices, measured, reward = indices[is_selected], side.measured[is_selected], side.reward[is_selected]
 
     def count(flags: Flags) -> Counts:
@@ -352,6 +354,9 @@ class Comparisons:
             task without fresh trials. None if nothing could be confirmed (recorded runs).
         is_binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
         is_critical: Whether each task is critical on either side, in a shape that broadcasts to (R, N).
+        first_trials: Both sides with only as many trials of each task as the side with fewer has; None if
+            that is all of them. Tasks count as broken, fixed or out of steps by these trials, because more
+            trials change how often a task passes more than half of them.
     """
 
     baseline: Tally
@@ -359,6 +364,7 @@ class Comparisons:
     fresh_p: Floats | None = None
     is_binary: bool | Flags = True
     is_critical: Flags = field(default_factory=lambda: np.zeros((1, 1), dtype=np.bool_))
+    first_trials: tuple[Tally, Tally] | None = None
     _sign_flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -367,14 +373,27 @@ class Comparisons:
         return (self.baseline.measured > 0) & (self.candidate.measured > 0)
 
     @property
+    def counted_sides(self) -> tuple[Tally, Tally]:
+        """Both sides with equal numbers of trials of each task."""
+        return self.first_trials or (self.baseline, self.candidate)
+
+    @property
     def is_broken(self) -> Flags:
         """Whether each task passes on the baseline, but not on the candidate."""
-        return self.measured_on_both & self.baseline.passes & ~self.candidate.passes
+        old, new = self.counted_sides
+        return (old.measured > 0) & (new.measured > 0) & old.passes & ~new.passes
 
     @property
     def is_fixed(self) -> Flags:
         """Whether each task passes on the candidate, but not on the baseline."""
-        return self.measured_on_both & ~self.baseline.passes & self.candidate.passes
+        old, new = self.counted_sides
+        return (old.measured > 0) & (new.measured > 0) & ~old.passes & new.passes
+
+    @cached_property
+    def has_unequal_trials(self) -> Flags:
+        """Whether the sides of each comparison ran a common task with different numbers of trials."""
+        old, new = self.baseline.trials, self.candidate.trials
+        return np.asarray(((old != new) & (old > 0) & (new > 0)).any(axis=1))
 
     @property
     def is_suspected(self) -> Flags:
@@ -428,8 +447,71 @@ class Comparisons:
     def sign_flip_test(self, metric: str) -> SignFlip:
         """The sign-flip test of a metric, computed once for all questions about these comparisons."""
         if metric not in self._sign_flips:
-            self._sign_flips[metric] = sign_flip(self.difference(metric), self.common_trials)
+            flips = sign_flip(self.difference(metric), self.common_trials)
+            flips = self.with_trial_test(flips, lambda side: self._successes(side, metric))
+            if metric == REWARD and not np.all(self.is_binary) and (error := self.trial_error).any():
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    z = np.where(error > 0, np.nanmean(self.difference(metric), axis=1) / error, np.nan)
+                low, high = scipy.special.ndtr(z), scipy.special.ndtr(-z)
+                flips = SignFlip(np.fmax(flips.low, low), np.fmax(flips.high, high))
+            self._sign_flips[metric] = flips
         return self._sign_flips[metric]
+
+    def with_trial_test(
+        self, flips: SignFlip, successes_of: Callable[[Tally], tuple[Counts, Counts] | None]
+    ) -> SignFlip:
+        """The larger p-values of the sign-flip test and of a permutation of each task's trials.
+
+        Only comparisons with unequal trials need the second test. There, a task's difference is skewed, and
+        the sign-flip test errs in up to 10 % of comparisons at a level of 5 %. The permutation by itself errs
+        if a change helps some tasks and harms others.
+
+        Args:
+            flips: The sign-flip test.
+            successes_of: Returns the successes and the trials of each task of a side; None if the metric is
+                not a count of trials.
+        """
+        rows = self.has_unequal_trials
+        if not rows.any():
+            return flips
+        old, new = (successes_of(side) for side in (self.baseline, self.candidate))
+        if old is None or new is None:
+            return flips
+        is_known = (old[1] > 0) & (new[1] > 0)
+        passed, trials, new_passed, new_trials = (
+            np.where(is_known, counts, 0)[rows] for counts in (*old, *new)
+        )
+        failed, new_failed = trials - passed, new_trials - new_passed
+        low, high = flips.low.copy(), flips.high.copy()
+        low[rows] = np.maximum(low[rows], stratified_fisher(failed, trials, new_failed, new_trials))
+        high[rows] = np.maximum(high[rows], stratified_fisher(new_failed, new_trials, failed, trials))
+        return SignFlip(low, high)
+
+    def _successes(self, side: Tally, metric: str) -> tuple[Counts, Counts] | None:
+        if metric == PASS_RATE or (metric == REWARD and np.all(self.is_binary)):
+            return side.successes, side.measured
+        if metric == AGENT_ERRORS:
+            return side.measured - side.agent_errors, side.measured
+        if metric in INVARIANT_METRICS:
+            kept = np.rint(side.kept_counts(metric)).astype(np.int64)
+            return kept * self.is_watched, side.checked[INVARIANTS] * self.is_watched
+        return None
+
+    @cached_property
+    def trial_error(self) -> Floats:
+        """The standard error of the mean reward's difference by a permutation of each task's trials, (R,).
+
+        0 with equal trials, whose standard error over tasks needs no other one beside it.
+        """
+        old, new = self.baseline, self.candidate
+        total = old.measured + new.measured
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = (old.reward + new.reward) / total
+            variance = (old.squares + new.squares - total * mean**2) / (total - 1)
+            variance *= 1 / old.measured + 1 / new.measured
+        is_known = self.measured_on_both
+        error = np.sqrt(np.where(is_known, variance, 0.0).sum(axis=1)) / np.maximum(is_known.sum(axis=1), 1)
+        return np.where(self.has_unequal_trials, error, 0.0)
 
     @property
     def common_trials(self) -> int:
@@ -446,7 +528,21 @@ class Comparisons:
                 has_actions, is_favourable=not is_favourable
             ),
             candidate=self.candidate.fill_missing(has_actions, is_favourable=is_favourable),
+            first_trials=fill_first_trials(self.first_trials, has_actions, is_favourable=is_favourable),
         )
+
+
+def fill_first_trials(
+    sides: tuple[Tally, Tally] | None, has_actions: Mapping[str, Flags], *, is_favourable: bool
+) -> tuple[Tally, Tally] | None:
+    """Fill in missing simulations of `first_trials`."""
+    if sides is None:
+        return None
+    old, new = sides
+    return (
+        old.with_agent_errors_of(new).fill_missing(has_actions, is_favourable=not is_favourable),
+        new.fill_missing(has_actions, is_favourable=is_favourable),
+    )
 
 
 @dataclass(frozen=True)
@@ -468,6 +564,7 @@ class Pairs:
         ungated_checks: By id, the reason why one of the project's own checks decides nothing.
         unjudged: The number of tasks with a simulation that only a judge could have measured.
         critical: The tasks that are critical on either side.
+        first_trials: See `Comparisons`.
         usage: What the agent used on the baseline and on the candidate, by name of `USAGE_METRICS`; empty if
             neither side recorded anything.
     """
@@ -485,6 +582,7 @@ class Pairs:
     ungated_checks: Mapping[str, str] = field(default_factory=dict)
     unjudged: int = 0
     critical: frozenset[str] = frozenset()
+    first_trials: tuple[Tally, Tally] | None = None
     usage: Mapping[str, tuple[TaskMeans, TaskMeans]] = field(default_factory=dict)
 
     @property
@@ -495,13 +593,19 @@ class Pairs:
     @cached_property
     def comparisons(self) -> Comparisons:
         """The same evidence as one row of comparisons."""
-        baseline, candidate = (side.map(lambda array: array[None, :]) for side in self.sides)
+
+        def as_row(sides: Iterable[Tally]) -> tuple[Tally, Tally]:
+            old, new = (side.map(lambda array: array[None, :]) for side in sides)
+            return old, new
+
+        baseline, candidate = as_row(self.sides)
         return Comparisons(
             baseline,
             candidate,
             fresh_p=None if self.fresh_p is None else self.fresh_p[None, :],
             is_binary=bool(self.baseline.is_binary & self.candidate.is_binary),
             is_critical=np.array([[name in self.critical for name in self.names]], dtype=np.bool_),
+            first_trials=None if self.first_trials is None else as_row(self.first_trials),
         )
 
     @property
@@ -558,6 +662,7 @@ class Pairs:
             ),
             candidate=self.candidate.fill_missing(self.has_actions, is_favourable=is_favourable),
             fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p,
+            first_trials=fill_first_trials(self.first_trials, self.has_actions, is_favourable=is_favourable),
         )
 
 
@@ -613,9 +718,32 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         tokens=_mean_or_none(old.tokens, new.tokens),
         unjudged=len((old.unjudged | new.unjudged) & index_of.keys()),
         critical=old.critical | new.critical,
+        first_trials=_first_trials((old, new), indices_of_sides, tallies),
         usage=_paired_usage((old, new), indices_of_sides, len(names)),
     )
     return pairs.with_ungated_checks(_one_sided_checks(*tallies))
+
+
+def _first_trials(
+    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], tallies: list[Tally]
+) -> tuple[Tally, Tally] | None:
+    """Both sides with as many trials of each task as the side with fewer has; None if they have equal ones.
+
+    The trials with the smallest numbers count.
+    """
+    limits = np.minimum(*(side.trials for side in tallies))
+    if all(np.array_equal(side.trials, limits) for side in tallies):
+        return None
+    limited = []
+    for side, indices in zip(sides, indices_of_sides, strict=True):
+        order = np.lexsort((side.trial, side.task_index))
+        starts = np.searchsorted(side.task_index[order], side.task_index[order])
+        position = np.empty(side.size, dtype=np.int64)
+        position[order] = np.arange(side.size) - starts
+        is_first = position < limits[indices[side.task_index]]
+        limited.append(tally(side, indices, len(limits), is_first))
+    old, new = limited
+    return old, new
 
 
 def _paired_usage(

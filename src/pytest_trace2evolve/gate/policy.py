@@ -284,8 +284,6 @@ class Strict(Policy):
     omitted_checks: frozenset[str] = frozenset()
     max_increases: Mapping[str, float] = field(default_factory=dict)
 
-    needs_equal_trials = False
-
     def checks(self, goal: Goal) -> tuple[Check, ...]:
         """The checks in the order in which they are printed."""
         return (self.improve_check if goal is Goal.IMPROVE else self.hold_check, *self.watched_checks)

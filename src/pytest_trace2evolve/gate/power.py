@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import scipy
@@ -90,7 +89,9 @@ class Design:
 
     Attributes:
         tasks: The number of tasks.
-        trials: The number of trials of each task on either side.
+        trials: The number of trials of each task on the candidate, and on the baseline unless
+            `baseline_trials` is given.
+        baseline_trials: The number of trials of each task that a saved baseline has.
         is_live: Whether broken tasks get fresh trials.
         max_fresh_simulations: Fresh simulations that a live run may make.
         lost_rate: Chance that infrastructure ends a simulation.
@@ -102,6 +103,7 @@ class Design:
     tasks: int
     trials: int
     is_live: bool = True
+    baseline_trials: int | None = field(default=None, kw_only=True)
     max_fresh_simulations: int = 640
     lost_rate: float = 0.0
     breach_rate: float | None = None
@@ -175,17 +177,20 @@ def simulate_stages(
 
     Each stage adds trials up to its number in the schedule. A task gets its fresh trials at the first stage
     that finds it broken, and keeps their p-value. Unless `cumulative`, each stage measures the same tasks
-    anew with its number of trials.
+    anew with its number of trials. A saved baseline has all of its trials at every stage.
     """
     chances = _draw_true_chances(random, agent, effect, design, rows)
     stages: list[Comparisons] = []
-    for previous_trials, trials in pairwise((0, *schedule)):
-        stage_design = replace(design, trials=trials - previous_trials if cumulative else trials)
-        old, new = (_draw_side(random, chances, side, stage_design) for side in (0, 1))
-        if stages and cumulative:
-            old = Tally.combine(sum, [stages[-1].baseline, old])
-            new = Tally.combine(sum, [stages[-1].candidate, new])
-        comparisons = Comparisons(old, new)
+    saved = design.baseline_trials or 0
+    parts: dict[int, tuple[Tally, Tally]] = {}
+    for trials in schedule:
+        if not cumulative:
+            parts.clear()
+        for number in sorted({*schedule, saved} - {0}) if saved else [trials]:
+            if number not in parts:
+                part = replace(design, trials=number - max(parts, default=0))
+                parts[number] = _draw_side(random, chances, 0, part), _draw_side(random, chances, 1, part)
+        comparisons = _combine_parts(parts, saved or trials, trials)
         if design.is_live:
             fresh = simulate_fresh_trials(
                 random, comparisons.is_broken, *chances.success, design.max_fresh_simulations
@@ -200,6 +205,20 @@ def simulate_stages(
     has_actions["action_match"] = np.any(list(has_actions.values()), axis=0)
     has_actions[INVARIANTS] = np.full((rows, design.tasks), design.breach_rate is not None)
     return SimulatedStages(tuple(stages), *chances.success, has_actions)
+
+
+def _combine_parts(
+    parts: Mapping[int, tuple[Tally, Tally]], baseline_trials: int, trials: int
+) -> Comparisons:
+    """The comparison of so many trials, from the trials of both sides up to each number of trials."""
+
+    def side(index: int, count: int) -> Tally:
+        return Tally.combine(sum, [part[index] for number, part in parts.items() if number <= count])
+
+    comparisons, fewer = Comparisons(side(0, baseline_trials), side(1, trials)), min(baseline_trials, trials)
+    if baseline_trials == trials:
+        return comparisons
+    return replace(comparisons, first_trials=(side(0, fewer), side(1, fewer)))
 
 
 def _draw_true_chances(

@@ -107,14 +107,12 @@ class Policy(ABC):
         name: The name that selects the policy.
         confirms_regressions: Whether a live run reruns a flagged task before the task counts as a regression.
         max_fresh_simulations: Maximum number of fresh simulations in a run, both sides together.
-        needs_equal_trials: Whether both sides must have the same number of trials of a task.
         alpha: Significance level at which a task is confirmed as a regression.
     """
 
     name: str
     confirms_regressions: bool
     max_fresh_simulations: int
-    needs_equal_trials: bool
     alpha: float
 
     @property

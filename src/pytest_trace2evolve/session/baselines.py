@@ -55,13 +55,6 @@ class Baseline:
         """Digest of the file's evidence. A baseline that replaces this one records the digest."""
         return evidence_digest(self.all_evidence)
 
-    @cached_property
-    def failed_task_ids(self) -> frozenset[str]:
-        """The ids of the tasks that the baseline ran and failed."""
-        return frozenset(
-            task_id for task_id, trials in self._trials_by_task.items() if trials.passes is False
-        )
-
     def trials(self, task_id: str, digest: str) -> Trials | None:
         """Return the baseline's trials of a task; None if no trial ran this content and has a reward."""
         trials = self._trials_by_task.get(task_id)

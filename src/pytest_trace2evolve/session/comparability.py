@@ -1,6 +1,5 @@
 """Checks that the sides of a comparison are comparable, and that recorded evidence was not edited."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_trace2evolve.errors import ResultsError
@@ -10,7 +9,6 @@ from pytest_trace2evolve.evidence.saving import SaveMode, merge_obstacles, trial
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
     provenance_differences,
-    unequal_trials_reason,
     unrecorded_fields,
 )
 from pytest_trace2evolve.project.candidates import describe_source
@@ -36,7 +34,7 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
 
     Raises:
         ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
-            declare the change, or the policy requires equal numbers of trials and they differ.
+            declare the change.
     """
     assert planned_suite.baseline is not None
     baseline_evidence, run_provenance = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
@@ -64,11 +62,6 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
             f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
             f"{describe_source(plan.candidate.id)}: changes: [{', '.join(undeclared_kinds)}]"
         )
-    if plan.policy is not None and plan.policy.needs_equal_trials:
-        counts = Counter(simulation.task_id for simulation in baseline_evidence.simulations)
-        unequal_text = unequal_trials_reason(counts, {name: planned_suite.trials_of(name) for name in counts})
-        if unequal_text:
-            raise ResultsError(f"{planned_suite.name}: policy {plan.policy.name!r}: {unequal_text}")
     notes = []
     if missing_text := unrecorded_fields(baseline_evidence.provenance, run_provenance):
         notes.append(f"{planned_suite.name}: {missing_text}")

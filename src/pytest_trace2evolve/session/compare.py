@@ -14,7 +14,6 @@ from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Floats, bu
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
     provenance_differences,
-    unequal_trials_reason,
     unrecorded_fields,
 )
 from pytest_trace2evolve.gate.decide import GateInput, decide
@@ -137,10 +136,6 @@ def compare(
         sides, left_out = _restrict_to_lock(*sides, tasks)
     pairs = pair(*sides).with_left_out(left_out)
     pairs = pairs.with_ungated_checks(_ungated_checks(baseline_side.provenance, trace_checks, project))
-    if gate_policy.needs_equal_trials:
-        counts = [dict(zip(pairs.names, side.trials.tolist(), strict=True)) for side in pairs.sides]
-        if unequal_text := unequal_trials_reason(*counts):
-            raise ResultsError(f"policy {gate_policy.name!r}: {unequal_text}")
     origins = baseline_side.provenance, candidate_side.provenance
     judged_suite = project.suite(suite) if project and suite else recorded_suite(*origins, project)
     if judged_suite is not None:

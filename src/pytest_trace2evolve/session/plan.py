@@ -1,6 +1,6 @@
 """The options of a run, and the plan that is made from them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
-from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Identity, SimulationEvidence
+from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Identity
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
@@ -249,7 +249,7 @@ class Plan:
         return self.run_folder if len(self.suites) == 1 else self.run_folder / name
 
     def stage_plans(self) -> list["Plan"]:
-        """Return a plan for each stage, with equal trials on both sides; this plan if there are no stages."""
+        """Return a plan for each stage; this plan if there are no stages."""
         if not self.schedule:
             return [self]
         return [self._stage_plan(number) for number in range(1, len(self.schedule) + 1)]
@@ -259,32 +259,5 @@ class Plan:
         alpha = stage_alpha(self.policy.alpha, self.schedule)
         trials, last_trials = self.schedule[number - 1], self.schedule[-1]
         stage = Stage(number, len(self.schedule), trials, alpha, last_trials, self.schedule)
-        suites = {
-            name: replace(
-                suite,
-                trials=trials,
-                baseline=suite.baseline and _limit_trials(suite.baseline, trials),
-            )
-            for name, suite in self.suites.items()
-        }
+        suites = {name: replace(suite, trials=trials) for name, suite in self.suites.items()}
         return replace(self, stage=stage, suites=suites, run_folder=self.stage_folders[number - 1])
-
-
-def _limit_trials(baseline: Baseline, trials: int) -> Baseline:
-    """Reduce a baseline to the first trials of each task, by trial number."""
-    by_task = records_by_task(baseline.evidence.simulations)
-    record_ids = {
-        id(record)
-        for records in by_task.values()
-        for record in sorted(records, key=lambda record: record.trial)[:trials]
-    }
-    simulations = tuple(record for record in baseline.evidence.simulations if id(record) in record_ids)
-    return replace(baseline, evidence=baseline.evidence.model_copy(update={"simulations": simulations}))
-
-
-def records_by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[SimulationEvidence]]:
-    """Group records by task id."""
-    by_task: dict[str, list[SimulationEvidence]] = {}
-    for record in records:
-        by_task.setdefault(record.task_id, []).append(record)
-    return by_task

@@ -17,10 +17,11 @@ def compare_with_baseline(plan: Plan, planned_suite: PlannedSuite, task_id: str,
 
     The trace of that trial is one of the run's fresh trials, or one of the run that measured the baseline.
     """
-    baseline_trials = baseline_trials_of(planned_suite, task_id)
-    if run.failure is None or baseline_trials is None:
+    if run.failure is None or planned_suite.baseline is None:
         return run
-    assert planned_suite.baseline is not None
+    baseline_trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    if baseline_trials is None:
+        return run
     suite, run_id = planned_suite.name, planned_suite.baseline.evidence.provenance.run_id
     folders = [plan.project.runs_folder / run_id] if run_id else []
     sources = [(folder / name, baseline_trials.records) for folder in folders for name in ("", suite)]
@@ -81,7 +82,15 @@ def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: "Task
 
 
 def baseline_trials_of(planned_suite: PlannedSuite, task_id: str) -> Trials | None:
-    """Return the baseline's trials of a task; None if the baseline has none of the same content."""
+    """Return the baseline's first trials of a task, as many as this run has; None if none ran this content.
+
+    With more trials than the run, a task would pass more than half of them with another chance.
+    """
     if planned_suite.baseline is None:
         return None
-    return planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    if trials is None:
+        return None
+    records = sorted(trials.records, key=lambda record: record.trial)
+    first_trials = Trials(tuple(records[: max(planned_suite.trials_of(task_id), 1)]))
+    return first_trials if first_trials.measured_records else None

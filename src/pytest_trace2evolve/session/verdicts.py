@@ -9,7 +9,7 @@ from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
 from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
-from pytest_trace2evolve.gate.intervals import predictive_power
+from pytest_trace2evolve.gate.intervals import information_share, predictive_power
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
@@ -224,7 +224,9 @@ def futility_note(plan: Plan, outcomes: Iterable[SuiteOutcome]) -> str:
         check = next((check for check in verdict.checks if check.id == "reward_improved"), None)
         if check is None or check.p is None or verdict.alpha is None:
             continue
-        power = float(predictive_power(check.p, verdict.alpha, stage.trials / stage.max_trials))
+        baseline_trials = verdict.baseline.measured / max(verdict.tasks, 1)
+        fraction = information_share(stage.trials, stage.max_trials, baseline_trials)
+        power = float(predictive_power(check.p, verdict.alpha, fraction))
         if power < threshold:
             chance = (
                 f"stopped, since {stage.max_trials} trials would show a gain with a chance of {power:.1%}"
@@ -282,7 +284,7 @@ def _judge_splits(
             continue
         tasks = planned_suite.lock.splits[split]
         baseline_records = [
-            record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
+            record for record in planned_suite.baseline.all_evidence.simulations if record.task_id in tasks
         ]
         comparable_records = [
             record for record in baseline_records if record.task_digest == tasks[record.task_id]
