@@ -69,7 +69,7 @@ def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
 
 @pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
 def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float) -> None:
-    spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
+    spread = Spread(between=0.02, within=(0.1, 0.1), trials=(2, 2), tasks=40)
     plan = estimate_needed_evidence(
         "reward_improved", rounding, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
     )
@@ -85,7 +85,7 @@ def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float
 def test_a_check_has_an_obstacle_exactly_if_nothing_settles_it(
     effect: float, between: float, within: float, tasks: int
 ) -> None:
-    spread = Spread(between=between, within=within, trials=2, tasks=tasks)
+    spread = Spread(between=between, within=(within / 2, within / 2), trials=(2, 2), tasks=tasks)
     plan = estimate_needed_evidence(
         "reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
     )
@@ -95,11 +95,11 @@ def test_a_check_has_an_obstacle_exactly_if_nothing_settles_it(
 
 @pytest.mark.parametrize("effect", [0.03, 0.1, 0.3])
 def test_what_settles_is_the_first_number_that_would_do(effect: float) -> None:
-    spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
+    spread = Spread(between=0.02, within=(0.1, 0.1), trials=(2, 2), tasks=40)
 
-    def shown(trials: int, tasks: int) -> bool:
+    def shown(count: int, tasks: int) -> bool:
         return bool(
-            stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.standard_error(trials, tasks) <= effect
+            stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.standard_error((count, count), tasks) <= effect
         )
 
     plan = estimate_needed_evidence(
@@ -160,7 +160,10 @@ def test_the_smallest_number_of_tasks_is_the_first_that_detects() -> None:
 
 def test_a_tiny_gain_of_many_tasks_is_too_small_to_detect() -> None:
     old, tiny = side(*[0, 1] * 2_000), side(1, 1, *[0, 1] * 1_999)
-    pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
+    pairs, spread = (
+        pair(old, renamed(tiny)),
+        Spread(between=0.1, within=(0.05, 0.05), trials=(4, 4), tasks=4_000),
+    )
     plan = estimate_needed_evidence("reward_improved", 1e-4, spread, pairs, alpha=0.05, next_alpha=0.05)
     assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
     assert needed_evidence_text(plan) == "the effect is too small to detect with these tasks"

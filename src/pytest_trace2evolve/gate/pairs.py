@@ -522,27 +522,7 @@ class Comparisons:
 
     def fill_missing(self, has_actions: Mapping[str, Flags], *, is_favourable: bool) -> "Comparisons":
         """Fill in missing simulations at the best or the worst possible outcome for the candidate."""
-        return replace(
-            self,
-            baseline=self.baseline.with_agent_errors_of(self.candidate).fill_missing(
-                has_actions, is_favourable=not is_favourable
-            ),
-            candidate=self.candidate.fill_missing(has_actions, is_favourable=is_favourable),
-            first_trials=fill_first_trials(self.first_trials, has_actions, is_favourable=is_favourable),
-        )
-
-
-def fill_first_trials(
-    sides: tuple[Tally, Tally] | None, has_actions: Mapping[str, Flags], *, is_favourable: bool
-) -> tuple[Tally, Tally] | None:
-    """Fill in missing simulations of `first_trials`."""
-    if sides is None:
-        return None
-    old, new = sides
-    return (
-        old.with_agent_errors_of(new).fill_missing(has_actions, is_favourable=not is_favourable),
-        new.fill_missing(has_actions, is_favourable=is_favourable),
-    )
+        return replace(self, **_filled_sides(self, has_actions, is_favourable=is_favourable))
 
 
 @dataclass(frozen=True)
@@ -655,15 +635,24 @@ class Pairs:
         The result is a bound that a discard or a promotion must survive, never a score. `fresh_p` already
         counts lost trials against a regression.
         """
-        return replace(
-            self,
-            baseline=self.baseline.with_agent_errors_of(self.candidate).fill_missing(
-                self.has_actions, is_favourable=not is_favourable
-            ),
-            candidate=self.candidate.fill_missing(self.has_actions, is_favourable=is_favourable),
-            fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p,
-            first_trials=fill_first_trials(self.first_trials, self.has_actions, is_favourable=is_favourable),
+        sides = _filled_sides(self, self.has_actions, is_favourable=is_favourable)
+        return replace(self, fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p, **sides)
+
+
+def _filled_sides(
+    evidence: Comparisons | Pairs, has_actions: Mapping[str, Flags], *, is_favourable: bool
+) -> dict[str, Any]:
+    """The tallies of both sides with their missing simulations filled in."""
+
+    def fill(old: Tally, new: Tally) -> tuple[Tally, Tally]:
+        return (
+            old.with_agent_errors_of(new).fill_missing(has_actions, is_favourable=not is_favourable),
+            new.fill_missing(has_actions, is_favourable=is_favourable),
         )
+
+    baseline, candidate = fill(evidence.baseline, evidence.candidate)
+    first_trials = None if evidence.first_trials is None else fill(*evidence.first_trials)
+    return {"baseline": baseline, "candidate": candidate, "first_trials": first_trials}
 
 
 def format_means(old: Floats, new: Floats) -> str:

@@ -50,9 +50,8 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
         skip_reason = f"not run: {event.reason}"
         return ItemResult(error=refusal, skip_reason=skip_reason, stop_reason=refusal, properties=properties)
     properties += tuple(trial_properties(run.records, live=plan.live is not None))
-    expected_failure = ""
-    old = baseline_trials_of(planned, event.task_id)
-    if planned.baseline is not None and old is not None and old.passes is False:
+    expected_failure, old = "", baseline_trials_of(planned, event.task_id)
+    if planned.baseline is not None and old is not None and not old.passes:
         expected_failure = f"fails in baseline {planned.baseline.name}"
     sealed_splits = sealed_splits_of_task(plan.project, planned.suite.domain, event.task_id)
     is_open = not sealed_splits
