@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import compute_findings
-from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.intervals import information_share
 from pytest_trace2evolve.gate.pairs import REWARD, Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_stages
-from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.gate.significance import sign_flip
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from tests.gate_helpers import Side, side
@@ -26,12 +26,9 @@ LAW = settings(deadline=None, max_examples=40)
 REWARDS = st.sampled_from([0.0, 1.0])
 
 
-def judged(old: Side, new: Side, goal: Goal = Goal.IMPROVE, policy: object = CALIBRATED) -> Verdict:
+def judged(old: Side, new: Side, goal: Goal = Goal.IMPROVE, policy: Policy = CALIBRATED) -> Verdict:
     """The verdict on two sides, which no split names."""
-    assert policy in (CALIBRATED, STRICT)
-    return decide(
-        pair(old, new), CALIBRATED if policy is CALIBRATED else STRICT, goal=goal, label=Label.DEVELOPMENT
-    )
+    return decide(GateInput(pair(old, new), policy, goal=goal, label=Label.DEVELOPMENT))
 
 
 def tasks(trials: int, size: int) -> st.SearchStrategy[Side]:
