@@ -10,89 +10,80 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.evidence.code_files import MAX_DATA_FILES
-from pytest_trace2evolve.evidence.identity import code_of
-from pytest_trace2evolve.records.evidence import Code, Settings, code_differences
+from pytest_trace2evolve.evidence.identity import MAX_FILES, agent_code, code_of, file_of
+from pytest_trace2evolve.records.evidence import FILE_IDENTITY, Code, Settings, code_differences
 
 FILES = {
     "shop/__init__.py": "",
-    "shop/bot.py": '''
-"""A bot."""
+    "shop/bot.py": """
 import json
-from pathlib import Path
-
-import yaml
-
-from . import words
-from .plan import steps
-
-PROMPT = Path(__file__).parent / "texts" / "prompt.md"
-NOTES = Path(__file__).with_name("notes.txt")
+from lib.plan import steps
 
 
 class Bot:
     def respond(self):
-        from shop.lazy import late
+        from lib.lazy import late
 
-        return steps(), words.GREETING, late()
+        return steps(), late()
 
 
 def make(*arguments):
     return Bot()
-''',
-    "shop/plan.py": "from shop.deep import bottom\n\n\ndef steps():\n    return bottom()\n",
-    "shop/deep.py": "def bottom():\n    return 1\n",
-    "shop/words.py": 'GREETING = "Hello."\n',
-    "shop/lazy.py": """
-import importlib
-
-plug = importlib.import_module("shop.plugin")
-
-
-def late():
-    return 1
 """,
-    "shop/plugin.py": "VALUE = 1\n",
-    "shop/unused.py": "VALUE = 1\n",
-    "shop/texts/prompt.md": "Be kind.",
-    "shop/texts/other.md": "Be brief.",
-    "shop/notes.txt": "A note.",
-    "shop/shared.py": """
-from shop.fees import FEE
-from shop.guests import Guest
-from shop.words import GREETING
+    "shop/prompt.md": "Be kind.",
+    "shop/texts/computed.md": "Be brief.",
+    "lib/__init__.py": "import yaml\n",
+    "lib/plan.py": "def steps():\n    return 1\n",
+    "lib/lazy.py": "def late():\n    return 1\n",
+    "lib/unused.py": "VALUE = 1\n",
+    "lib/data.json": "{}",
+    "inn/world.py": '''
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-LIMIT = 3
+from inn import fees
 
+if TYPE_CHECKING:
+    from shop.bot import Bot
 
-def helper():
-    return LIMIT
+ROOMS = Path(__file__).parent / "rooms" / "all.json"
 
 
 class World:
     def tool(self):
-        return helper() + FEE
+        """Book a room."""
+        from inn.late import fee
 
-
-class Talker:
-    def respond(self):
-        return Guest(), GREETING
+        return fees.FEE + fee()
 
 
 def open_world(domain):
     return World()
+''',
+    "inn/fees.py": "FEE = 2\n",
+    "inn/late.py": "import inn.deep\n\n\ndef fee():\n    return 1\n",
+    "inn/deep.py": "VALUE = 1\n",
+    "inn/rooms/all.json": "{}",
+    "inn/rooms/other.json": "{}",
+    "both.py": """
+import inn.fees
+import inn.late
+import lib.plan
 
 
-REGISTRY = {}
-REGISTRY["a"] = 1
+def make():
+    return lib.plan.steps()
+
+
+class World:
+    def tool(self):
+        return inn.fees.FEE
 """,
-    "shop/fees.py": "FEE = 2\n",
-    "shop/guests.py": "class Guest:\n    pass\n",
 }
 
 
 class Shop:
-    """A package in a temporary folder, imported anew after each edit."""
+    """Packages in a temporary folder, imported anew after each edit."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -110,21 +101,18 @@ class Shop:
         self.write(name, text.replace(old, new))
 
     def load(self, name: str) -> ModuleType:
-        for known in [known for known in sys.modules if known.partition(".")[0] == "shop"]:
+        for known in [known for known in sys.modules if known.partition(".")[0] in OWN]:
             del sys.modules[known]
         return importlib.import_module(name)
 
     def agent(self) -> Code:
-        return code_of(self.load("shop.bot").make)
-
-    def agent_of(self, module: str) -> Code:
-        return code_of(self.load(module).make)
+        return agent_code("shop.bot", {})
 
     def world(self) -> Code:
-        return code_of(self.load("shop.shared").open_world, only_referenced=True)
+        return code_of(self.load("inn.world").open_world)
 
-    def user(self) -> Code:
-        return code_of(self.load("shop.shared").Talker, only_referenced=True)
+
+OWN = {name.partition("/")[0].removesuffix(".py") for name in FILES} | {"reader", "space"}
 
 
 @pytest.fixture
@@ -132,355 +120,116 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield Shop(tmp_path)
-    for known in [known for known in sys.modules if known.partition(".")[0] == "shop"]:
+    for known in [known for known in sys.modules if known.partition(".")[0] in OWN]:
         del sys.modules[known]
 
 
-def test_an_agent_is_its_module_and_all_that_it_imports_and_reads(shop: Shop) -> None:
+def test_an_agent_is_its_package_and_the_packages_that_it_imports(shop: Shop) -> None:
     code = shop.agent()
-    assert sorted(code.files) == [
-        "(factory)",
-        "shop/__init__.py",
-        "shop/bot.py",
-        "shop/deep.py",
-        "shop/lazy.py",
-        "shop/notes.txt",
-        "shop/plan.py",
-        "shop/plugin.py",
-        "shop/texts/prompt.md",
-        "shop/words.py",
-    ]
+    assert sorted(code.files) == sorted(name for name in FILES if name.startswith(("shop/", "lib/")))
     assert list(code.distributions) == ["PyYAML"]
-    assert code.digest is not None
+    assert code.identity == FILE_IDENTITY
+    assert code == agent_code(shop.load("shop.bot").make, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("shop/bot.py", "return Bot()", "return None"),
-        ("shop/plan.py", "return bottom()", "return 0"),
-        ("shop/deep.py", "return 1", "return 2"),
-        ("shop/words.py", "Hello.", "Hi."),
-        ("shop/lazy.py", "return 1", "return 2"),
-        ("shop/plugin.py", "VALUE = 1", "VALUE = 2"),
-        ("shop/texts/prompt.md", "kind", "rude"),
-        ("shop/notes.txt", "note", "remark"),
-    ],
-)
-def test_an_edit_behind_an_agent_changes_it_and_is_named(shop: Shop, name: str, old: str, new: str) -> None:
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith(("shop/", "lib/"))])
+def test_each_edit_of_an_agent_is_named(shop: Shop, name: str) -> None:
     before = shop.agent()
-    shop.edit(name, old, new)
+    shop.write(name, f"{FILES[name]}\n# edited\n")
     after = shop.agent()
     assert before.digest != after.digest
     assert list(code_differences(before, after)) == [name]
 
 
-@pytest.mark.parametrize("name", ["shop/unused.py", "shop/texts/other.md", "shop/fees.py"])
+@pytest.mark.parametrize("name", ["shop/new.md", "shop/new.py", "lib/deep/new.txt"])
+def test_a_new_file_of_an_agent_counts(shop: Shop, name: str) -> None:
+    before = shop.agent()
+    shop.write(name, "1\n")
+    assert list(code_differences(before, shop.agent())) == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["inn/world.py", "both.py", "shop/.hidden", "shop/__pycache__/a.pyc", "a.md"]
+)
 def test_an_edit_elsewhere_changes_no_agent(shop: Shop, name: str) -> None:
     before = shop.agent()
     shop.write(name, "# edited\n")
     assert shop.agent() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "changed"),
-    [
-        ("shop/shared.py", "return helper() + FEE", "raise ValueError", "world"),
-        ("shop/shared.py", "return LIMIT", "return 0", "world"),
-        ("shop/shared.py", "LIMIT = 3", "LIMIT = 4", "world"),
-        ("shop/fees.py", "FEE = 2", "FEE = 9", "world"),
-        ("shop/shared.py", "return World()", "return None", "world"),
-        ("shop/shared.py", "return Guest(), GREETING", "return None", "user"),
-        ("shop/guests.py", "pass", "fee = 1", "user"),
-        ("shop/words.py", "Hello.", "Hi.", "user"),
-        ("shop/shared.py", 'REGISTRY["a"] = 1', 'REGISTRY["a"] = 2', "both"),
-    ],
-)
-def test_parts_of_one_file_are_told_apart(shop: Shop, name: str, old: str, new: str, changed: str) -> None:
-    before = shop.world(), shop.user()
-    shop.edit(name, old, new)
-    after = shop.world(), shop.user()
-    assert (before[0] != after[0], before[1] != after[1]) == (changed != "user", changed != "world")
+def test_a_module_outside_a_package_is_an_agent_with_all_that_it_imports_and_names(shop: Shop) -> None:
+    shop.write("reader.py", "import lib.plan\n\nTEXT = open('notes/a.md')\n")
+    shop.write("notes/a.md", "A note.")
+    files = [name for name in FILES if name.startswith("lib/")]
+    assert sorted(agent_code("reader", {}).files) == sorted(["reader.py", "notes/a.md", *files])
 
 
-def test_a_module_that_looks_names_up_counts_as_a_whole(shop: Shop) -> None:
-    shop.edit("shop/shared.py", "return helper() + FEE", 'return globals()["helper"]() + FEE')
+def test_further_folders_belong_to_an_agent(shop: Shop) -> None:
+    shop.write("prompts/more/a.md", "Be kind.")
+    shop.write("prompts/b.py", "import inn.deep\n")
+    folders = {"prompts": shop.root / "prompts"}
+    before = agent_code("shop.bot", folders)
+    assert {"prompts/more/a.md", "prompts/b.py", "inn/deep.py"} <= before.files.keys()
+    shop.write("prompts/more/a.md", "Be rude.")
+    assert list(code_differences(before, agent_code("shop.bot", folders))) == ["prompts/more/a.md"]
+
+
+def test_a_world_is_the_modules_that_its_module_imports_and_the_files_that_they_name(shop: Shop) -> None:
+    names = ["inn/world.py", "inn/fees.py", "inn/late.py", "inn/deep.py", "inn/rooms/all.json"]
     before = shop.world()
-    shop.edit("shop/shared.py", "return Guest(), GREETING", "return None")
-    assert shop.world() != before
-
-
-REGISTRY = """
-TOOLS = {}
-
-
-def tool(function):
-    TOOLS[function.__name__] = function
-    return function
-"""
-REGISTERED = """
-import functools
-from shop.registry import tool
-
-
-@tool
-def cancel():
-    return 1
-
-
-@functools.cache
-def unrelated():
-    return 2
-"""
-
-
-def test_a_decorator_of_the_same_file_registers(shop: Shop) -> None:
-    shop.write("shop/tools.py", REGISTRY + REGISTERED.replace("from shop.registry import tool", ""))
-    shop.edit("shop/shared.py", "LIMIT = 3", "from shop.tools import TOOLS\n\nLIMIT = 3")
-    shop.edit("shop/shared.py", "return helper() + FEE", 'return TOOLS["cancel"]()')
-    before = shop.world()
-    shop.edit("shop/tools.py", "return 2", "return 3")
-    assert shop.world() == before
-    shop.edit("shop/tools.py", "return 1", "return 0")
-    assert list(code_differences(before, shop.world())) == ["shop/tools.py"]
-
-
-OPENING = """
-class Opener:
-    def __init__(self, inner):
-        self.inner, self.lock = inner, object()
-
-
-class Slotted:
-    __slots__ = ("inner",)
-
-    def __init__(self, inner):
-        self.inner = inner
-"""
-
-
-@pytest.mark.parametrize(
-    "opener", ["functools.cache(open_world)", "Opener(open_world)", "Slotted(open_world)"]
-)
-def test_a_function_that_a_factory_holds_counts(shop: Shop, opener: str) -> None:
-    shop.write("shop/opening.py", OPENING)
-
-    def code() -> Code:
-        world, opening = shop.load("shop.shared"), importlib.import_module("shop.opening")
-        names = {"functools": functools, "open_world": world.open_world, **vars(opening)}
-        return code_of(eval(opener, names), only_referenced=True)
-
-    before = code()
-    shop.edit("shop/fees.py", "FEE = 2", "FEE = 9")
-    assert list(code_differences(before, code())) == ["shop/fees.py"]
-
-
-def test_a_module_of_the_project_with_the_name_of_a_standard_one_counts(shop: Shop) -> None:
-    assert "this" not in sys.modules
-    shop.edit("shop/plan.py", "from shop.deep import bottom", "from this import bottom")
-    shop.write("this.py", "def bottom():\n    return 1\n")
-    before = shop.agent()
-    shop.edit("this.py", "return 1", "return 2")
-    del sys.modules["this"]
-    assert list(code_differences(before, shop.agent())) == ["this.py"]
-    del sys.modules["this"]
-
-
-def test_a_comment_next_to_a_definition_changes_no_part(shop: Shop) -> None:
-    before = shop.world()
-    shop.edit("shop/shared.py", "class Talker:", "# A comment.\nclass Talker:")
-    assert shop.world() == before
-
-
-@pytest.mark.parametrize(
-    ("files", "entry", "edited"),
-    [
-        pytest.param(
-            {
-                "w.py": f"{REGISTRY}\n@tool\ndef cancel():\n    return 1\n\n\nclass World:\n"
-                "    tools = TOOLS\n"
-            },
-            "w:World",
-            "w.py",
-            id="a decorator enters a tool in a table",
-        ),
-        pytest.param(
-            {
-                "registry.py": REGISTRY,
-                "tools.py": "from shop.registry import tool\n\n\n@tool\ndef cancel():\n    return 1\n",
-                "w.py": "import shop.tools\nfrom x.registry import TOOLS\n\n\nclass World:\n"
-                "    tools = TOOLS\n",
-            },
-            "w:World",
-            "tools.py",
-            id="an import enters tools in a table",
-        ),
-        pytest.param(
-            {
-                "w.py": "class Tool:\n    pass\n\n\nclass Cancel(Tool):\n    fee = 1\n\n\n"
-                "class World:\n    tools = Tool.__subclasses__()\n"
-            },
-            "w:World",
-            "w.py",
-            id="a table of subclasses",
-        ),
-        pytest.param(
-            {
-                "base.py": "TOOLS = {}\n\n\nclass Tool:\n    def __init_subclass__(cls):\n"
-                "        TOOLS[cls.__name__] = cls\n",
-                "tools.py": "from shop.base import Tool, TOOLS\n\n\nclass Cancel(Tool):\n    fee = 1\n",
-                "w.py": "from shop.tools import TOOLS\n\n\nclass World:\n    tools = TOOLS\n",
-            },
-            "w:World",
-            "tools.py",
-            id="a subclass of another module's class enters itself in a table",
-        ),
-        pytest.param(
-            {"w.py": '"""Policy: 1."""\n\n\nclass World:\n    policy = __doc__\n'},
-            "w:World",
-            "w.py",
-            id="the docstring of a module",
-        ),
-        pytest.param(
-            {"w.py": "FEE = 0\nif __name__ == 'shop.w':\n    FEE = 1\n\n\nclass World:\n    fee = FEE\n"},
-            "w:World",
-            "w.py",
-            id="a module that asks for its name",
-        ),
-        pytest.param(
-            {
-                "w.py": "import sys\n\n\ndef tool_a():\n    return 1\n\n\nclass World:\n"
-                "    tools = getattr(sys.modules[__name__], 'tool_a')\n"
-            },
-            "w:World",
-            "w.py",
-            id="a module that finds itself",
-        ),
-        pytest.param(
-            {
-                "w.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    FEE: int\n"
-                "else:\n    FEE = 1\n"
-                "\n\nclass World:\n    fee = FEE\n"
-            },
-            "w:World",
-            "w.py",
-            id="what runs where no type checker does",
-        ),
-        pytest.param(
-            {"w.py": "RULE = 'a\u2028b'\n\x0c\n\nclass World:\n    name = 'world'\n    fee = 1\n"},
-            "w:World",
-            "w.py",
-            id="a form feed",
-        ),
-        pytest.param(
-            {
-                "deco.py": "import functools\n\n\ndef deco(function):\n    @functools.wraps(function)\n"
-                "    def inner():\n        return function(), 1\n\n    return inner\n",
-                "w.py": "from shop.deco import deco\n\n\n@deco\ndef make():\n    return 2\n",
-            },
-            "w:make",
-            "deco.py",
-            id="a decorator of another module",
-        ),
-        pytest.param(
-            {
-                "lib.py": "import dataclasses\nimport pathlib\n\n\n@dataclasses.dataclass\n"
-                "class Model:\n    heat: int\n"
-                "\n\nclass Maker:\n    def __init__(self, model):\n        self.model = model\n"
-                "        self.folder = pathlib.Path('x')\n\n    def __call__(self):\n"
-                "        return self.model\n",
-                "w.py": "import shop.lib\n\nmake = shop.lib.Maker(shop.lib.Model(1))\n",
-            },
-            "w:make",
-            "w.py",
-            id="a factory that holds more than data",
-        ),
-    ],
-)
-def test_an_edit_behind_an_indirection_changes_a_part(
-    shop: Shop, files: dict[str, str], entry: str, edited: str
-) -> None:
-    for name, text in files.items():
-        shop.write(f"shop/{name}", text.replace("x.registry", "shop.registry"))
-    module, _, symbol = entry.partition(":")
-
-    def code() -> Code:
-        return code_of(getattr(shop.load(f"shop.{module}"), symbol), only_referenced=True)
-
-    before = code()
-    shop.edit(f"shop/{edited}", *((" = 1", " = 3") if " = 1" in files[edited] else ("1", "3")))
-    after = code()
-    assert not before.unknown
-    assert before != after
+    assert sorted(before.files) == sorted(names)
+    for name in names:
+        shop.write(name, f"{FILES[name]}\n")
+        assert list(code_differences(before, shop.world())) == [name]
+        shop.write(name, FILES[name])
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ("open(f'texts/{1}.md')", "texts/a.md"),
-        ("HERE / f'texts/{1}.md'", "shop/texts/a.md"),
         ("open('texts/{}.md'.format(1))", "texts/a.md"),
         ("os.path.join(FOLDER, str(1))", "texts/a.md"),
-        ("FileSystemLoader('texts')", "texts/a.md"),
-        ("PackageLoader('shop')", "shop/templates/a.md"),
-        ("files('shop.inner').joinpath('a.md')", "shop/inner/a.md"),
-        ("HERE / 'PROMPT'", "shop/PROMPT"),
-        ("HERE / 'bot (v2), new.md'", "shop/bot (v2), new.md"),
-        ("Path(__file__).with_suffix('.md')", "shop/reader.md"),
-        ("run([sys.executable, HERE / 'worker.py'])", "shop/worker.py"),
-        ("run([sys.executable, '-m', 'shop.worker'])", "shop/worker.py"),
-        ("import_module('.worker', __package__)", "shop/worker.py"),
-        ("run_module('shop.worker')", "shop/worker.py"),
-        ("open(f'{HERE}/prompt.md')", "shop/prompt.md"),
-        ("open(HERE + '/prompt.md')", "shop/prompt.md"),
-        ("open('%s/prompt.md' % HERE)", "shop/prompt.md"),
-        ("open('{}/prompt.md'.format(HERE))", "shop/prompt.md"),
-        ("open(f'{HERE}/texts/{1}.md')", "shop/texts/a.md"),
-        ("open(HERE + '/texts/' + str(1))", "shop/texts/a.md"),
-        ("Path(__file__).with_name('PROMPT')", "shop/PROMPT"),
-        ("HERE.glob('texts/*.md')", "shop/texts/a.md"),
-        ("glob(join(HERE, 'texts', '*.md'))", "shop/texts/a.md"),
-        ("Path(__file__).parent.glob('*.md')", "shop/a.md"),
-        ("glob.glob(join(dirname(__file__), '*.md'))", "shop/a.md"),
-        ("listdir(dirname(__file__))", "shop/a.md"),
-        ("OWN.iterdir()", "shop/a.md"),
-        ("HERE / 'texts' / NAME", "shop/texts/results/a.md"),
+        ("files('inn.inner').joinpath('a.md')", "inn/inner/a.md"),
+        ("HERE / 'PROMPT'", "inn/PROMPT"),
+        ("HERE / 'bot (v2), new.md'", "inn/bot (v2), new.md"),
+        ("run([sys.executable, HERE / 'worker.py'])", "inn/worker.py"),
+        ("import_module('.worker', __package__)", "inn/worker.py"),
+        ("run_module('inn.worker')", "inn/worker.py"),
+        ("open(f'{HERE}/prompt.md')", "inn/prompt.md"),
+        ("open(HERE + '/prompt.md')", "inn/prompt.md"),
+        ("open('%s/prompt.md' % HERE)", "inn/prompt.md"),
+        ("open(HERE + '/texts/' + str(1))", "inn/texts/a.md"),
+        ("Path(__file__).with_name('PROMPT')", "inn/PROMPT"),
+        ("HERE.glob('texts/*.md')", "inn/texts/a.md"),
+        ("glob(join(HERE, 'texts', '*.md'))", "inn/texts/a.md"),
+        ("Path(__file__).parent.glob('*.md')", "inn/a.md"),
+        ("OWN.iterdir()", "inn/a.md"),
+        ("HERE / 'texts' / NAME", "inn/texts/results/a.md"),
     ],
 )
 def test_a_file_that_the_code_names_counts(shop: Shop, text: str, name: str) -> None:
     head = "from pathlib import Path\n\nFOLDER = 'texts'\nOWN = Path(__file__).parent\n"
-    shop.write("shop/reader.py", f"{head}\n\ndef make():\n    return {text}\n")
+    shop.write("inn/reader.py", f"{head}\n\ndef make():\n    return {text}\n")
     shop.write(name, "'one'")
-    before = code_of(shop.load("shop.reader").make)
+    before = code_of("inn.reader")
     shop.write(name, "'other'")
-    assert list(code_differences(before, code_of(shop.load("shop.reader").make))) == [name]
+    assert list(code_differences(before, code_of("inn.reader"))) == [name]
 
 
 def test_a_linked_folder_of_data_counts(shop: Shop) -> None:
-    shop.write("shop/reader.py", "def make():\n    return HERE / 'texts' / NAME\n")
+    shop.write("inn/reader.py", "ROOMS = HERE / 'rooms' / NAME\n")
     shop.write("elsewhere/a.md", "one")
-    (shop.root / "shop/texts/more").symlink_to(shop.root / "elsewhere")
-    (shop.root / "elsewhere/back").symlink_to(shop.root / "shop/texts")
-    before = code_of(shop.load("shop.reader").make)
+    (shop.root / "inn/rooms/more").symlink_to(shop.root / "elsewhere")
+    (shop.root / "elsewhere/back").symlink_to(shop.root / "inn/rooms")
+    before = code_of("inn.reader")
     shop.write("elsewhere/a.md", "other")
-    assert list(code_differences(before, code_of(shop.load("shop.reader").make))) == ["elsewhere/a.md"]
-
-
-@pytest.mark.parametrize("wrap", [lambda function: function, property, staticmethod])
-def test_a_method_that_another_module_replaces_counts(shop: Shop, wrap: Callable[[Any], Any]) -> None:
-    def code(fee: int) -> Code:
-        shop.write("shop/patch.py", f"def fee(*_):\n    return {fee}\n")
-        patch = shop.load("shop.patch")
-        world = importlib.import_module("shop.shared").World
-        world.tool = wrap(patch.fee)
-        return code_of(world, only_referenced=True)
-
-    assert list(code_differences(code(1), code(2))) == ["shop/patch.py"]
+    assert list(code_differences(before, code_of("inn.reader"))) == ["elsewhere/a.md"]
 
 
 def test_a_path_outside_the_project_is_not_read(shop: Shop) -> None:
-    shop.write("shop/reader.py", "def make():\n    return open('/etc/hosts'), join(HERE, '..'), open('/')\n")
-    assert sorted(shop.agent_of("shop.reader").files) == ["(factory)", "shop/__init__.py", "shop/reader.py"]
+    shop.write("inn/reader.py", "TEXTS = open('/etc/hosts'), join(HERE, '..'), open('/')\n")
+    assert sorted(code_of("inn.reader").files) == ["inn/reader.py"]
 
 
 def test_data_of_a_source_layout_lies_at_the_root_of_the_project(
@@ -488,20 +237,49 @@ def test_data_of_a_source_layout_lies_at_the_root_of_the_project(
 ) -> None:
     monkeypatch.syspath_prepend(shop.root / "src")
     shop.write("pyproject.toml", "")
-    (shop.root / "shop").rename(shop.root / "package")
-    shop.write("src/shop/__init__.py", "")
-    shop.write("src/shop/reader.py", "def make():\n    return ROOT / 'prompts' / NAME\n")
-    for version in "ab":
-        shop.write(f"prompts/{version}/system.md", "Be kind.")
-    before = shop.agent_of("shop.reader")
+    shop.write("src/space/reader.py", "FILES = ROOT / 'prompts' / NAME\n")
+    shop.write("prompts/a/system.md", "Be kind.")
+    before = code_of("space.reader")
     shop.write("prompts/a/system.md", "Be rude.")
-    assert list(code_differences(before, shop.agent_of("shop.reader"))) == ["prompts/a/system.md"]
+    assert list(code_differences(before, code_of("space.reader"))) == ["prompts/a/system.md"]
+
+
+def test_a_world_next_to_its_agent_counts_by_the_source_of_its_class(shop: Shop) -> None:
+    def world() -> Code:
+        found = shop.load("both").World
+        return code_of(found, shared=[shop.root / "both.py"])
+
+    before = world()
+    assert sorted(before.files) == ["both.py", "inn/deep.py", "inn/fees.py", "inn/late.py"]
+    shop.edit("both.py", "return lib.plan.steps()", "return None")
+    shop.write("lib/plan.py", "")
+    assert world() == before
+    shop.edit("both.py", "return inn.fees.FEE", "return inn.fees.FEE + 1")
+    assert list(code_differences(before, world())) == ["both.py"]
+
+
+def test_docstrings_of_tools_may_not_count(shop: Shop) -> None:
+    def code(*, has_docstrings: bool) -> Code:
+        return code_of(shop.load("inn.world").World, has_docstrings=has_docstrings)
+
+    before = [code(has_docstrings=flag) for flag in (True, False)]
+    shop.edit("inn/world.py", "Book a room.", "Book a room.\n\n        Ask first.\n        ")
+    after = [code(has_docstrings=flag) for flag in (True, False)]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
+def test_a_module_of_the_project_with_the_name_of_a_standard_one_counts(shop: Shop) -> None:
+    assert "this" not in sys.modules
+    shop.write("reader.py", "from this import bottom\n")
+    shop.write("this.py", "def bottom():\n    return 1\n")
+    assert sorted(code_of("reader").files) == ["reader.py", "this.py"]
 
 
 def test_a_namespace_package_is_followed_before_it_is_imported(shop: Shop) -> None:
-    shop.write("shopspace/inner/late.py", "FEE = 1\n")
-    shop.write("shop/reader.py", "def make():\n    from shopspace.inner.late import FEE\n\n    return FEE\n")
-    assert "shopspace/inner/late.py" in shop.agent_of("shop.reader").files
+    shop.write("space/inner/late.py", "FEE = 1\n")
+    shop.write("reader.py", "def make():\n    from space.inner.late import FEE\n\n    return FEE\n")
+    assert "space/inner/late.py" in code_of("reader").files
 
 
 def test_two_files_of_one_key_both_count(tmp_path: Path) -> None:
@@ -535,7 +313,7 @@ class Method:
         return "1"
 
 
-@pytest.mark.parametrize("make", [Hostile, lambda: Method, lambda: functools.partial(print, {Hostile()})])
+@pytest.mark.parametrize("make", [Hostile, lambda: Method])
 def test_an_object_that_raises_is_unknown(make: Callable[[], object]) -> None:
     assert code_of(make()).unknown
 
@@ -547,18 +325,6 @@ def test_a_large_object_is_identified_in_linear_time() -> None:
 
 def test_equal_arguments_are_told_apart_by_their_number() -> None:
     assert code_of(functools.partial(held, [1, 1])) != code_of(functools.partial(held, [1]))
-
-
-def test_a_path_that_a_factory_holds_is_the_same_in_every_folder(tmp_path: Path) -> None:
-    codes = []
-    for folder in ("one", "other"):
-        path = tmp_path / folder / "data.json"
-        path.parent.mkdir()
-        path.write_text("{}", encoding="utf-8")
-        codes += [code_of(functools.partial(held, path)), code_of(functools.partial(held, str(path)))]
-    assert codes[0] == codes[2]
-    assert codes[1] == codes[3]
-    assert "data.json" in codes[0].files
 
 
 def made(prompt: str) -> Callable[[], str]:
@@ -581,7 +347,6 @@ def other_default(prompt: str = "b") -> str:
     [
         (functools.partial(made, prompt="a"), functools.partial(made, prompt="b")),
         (made("a"), made("b")),
-        (made("a"), functools.partial(made, "a")),
         (with_default, other_default),
     ],
 )
@@ -621,19 +386,30 @@ def test_code_without_a_source_is_unknown() -> None:
 
 
 def test_source_that_cannot_be_parsed_is_unknown(shop: Shop) -> None:
-    make = shop.load("shop.bot").make
-    shop.write("shop/deep.py", "def bottom(:\n")
-    assert "invalid syntax" in code_of(make).unknown
+    shop.write("lib/plan.py", "def steps(:\n")
+    assert "invalid syntax" in shop.agent().unknown
 
 
 def test_a_folder_with_too_many_files_is_unknown(shop: Shop) -> None:
-    shop.edit("shop/bot.py", '"texts" / "prompt.md"', '"texts" / str(1)')
-    assert "shop/texts/other.md" in shop.agent().files
-    for number in range(MAX_DATA_FILES):
+    for number in range(MAX_FILES):
         shop.write(f"shop/texts/{number}.md", "")
-    assert shop.agent().unknown == (
-        f"texts/ contains {MAX_DATA_FILES + 2} files, more than {MAX_DATA_FILES}; declare a fingerprint"
-    )
+    assert shop.agent().unknown.startswith(f"it has more than {MAX_FILES} files, such as shop/texts/")
+
+
+@pytest.mark.parametrize("wrap", [functools.cache, lambda function: functools.partial(function, "inn")])
+def test_the_file_of_an_object_is_that_of_what_it_wraps(shop: Shop, wrap: Callable[..., Any]) -> None:
+    opener = shop.load("inn.world").open_world
+    assert file_of(wrap(opener)) == shop.root / "inn/world.py"
+    assert "inn/deep.py" in code_of(wrap(opener)).files
+
+
+def test_older_identities_are_compared_by_the_files_that_both_name() -> None:
+    old = Code(files={"a.py": "1", "b.py": "2"})
+    assert "identity" not in old.model_dump(mode="json")
+    same = Code(files={"a.py": "1", "c.md": "3"}, identity=FILE_IDENTITY)
+    other = Code(files={"a.py": "4", "c.md": "3"}, identity=FILE_IDENTITY)
+    assert list(code_differences(old, same)) == []
+    assert list(code_differences(old, other)) == ["a.py"]
 
 
 def test_unknown_code_shows_no_difference() -> None:

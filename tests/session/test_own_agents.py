@@ -458,10 +458,10 @@ def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     project: Project, server: ChatServer
 ) -> None:
     project.write("app/bot.py", f"{BOT}\nprint('old', flush=True)\n")
-    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0")
-    assert "3 passed" in done.text, done.text
     lazy = BOT.replace('"content": candidate.prompt', '"content": "lazy"')
     project.write("app/other.py", f"{lazy}\nprint('new', flush=True)\n")
+    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0")
+    assert "3 passed" in done.text, done.text
     project.candidate("v1", "parent: v0", "agent: app.other:make")
     n_served = server.count.served
     done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-max-reruns=99")

@@ -14,7 +14,7 @@ from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAge
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
-from pytest_trace2evolve.evidence.identity import code_of
+from pytest_trace2evolve.evidence.identity import agent_code, code_of, file_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.models.stored_answers import (
     JournaledFirstTokens,
@@ -31,7 +31,7 @@ from pytest_trace2evolve.records.completion import ParticipantSide
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     DUMMY_USER,
-    FACTORY_VALUES,
+    FILE_IDENTITY,
     GOLD_USER,
     NOP,
     ORACLE,
@@ -127,6 +127,7 @@ def identify(
     agents: Mapping[str, AgentFactory],
     world: World,
     code: Code,
+    folders: Mapping[str, Path],
 ) -> Identity:
     """Identify the agent, user and world of a suite's simulations.
 
@@ -136,6 +137,7 @@ def identify(
         agent: The name of the suite's agent.
         agents: Factories by name.
         code: The code of the world's tools.
+        folders: Further folders with code of the agent.
     """
     if agent == REPLAY:
         return Identity()
@@ -150,14 +152,14 @@ def identify(
     sample_agent: Agent | None = None
     try:
         sample_agent, user = factory(first_task, world, candidate, 0, **options)
-        settings_by_type = {type(user): _user_settings(user)}
+        settings_by_type = {type(user): _user_settings(user, factory)}
         user_types = {first_task.id: type(user)}
         for task in () if is_built_in else other_tasks:
             with contextlib.suppress(Exception):  # the simulations of the task fail in the same way
                 user = factory(task, world, candidate, 0, **options)[1]
                 user_types[task.id] = type(user)
                 if type(user) not in settings_by_type:
-                    settings_by_type[type(user)] = _user_settings(user)
+                    settings_by_type[type(user)] = _user_settings(user, factory)
         user_settings = _suite_user_settings(settings_by_type, user_types)
     except KeyboardInterrupt:
         raise
@@ -168,7 +170,7 @@ def identify(
     settings = Settings(implementation=agent)
     if not is_built_in:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
-        changes = {"implementation": agent, "code": code_of(factory)}
+        changes = {"implementation": agent, "code": agent_code(factory, folders)}
         settings = with_texts(_declared_settings(sample_agent).model_copy(update=changes), texts)
     return Identity(agent=settings, user=user_settings, world=code)
 
@@ -185,15 +187,15 @@ def world_texts(suite: Suite, world: World) -> dict[str, str]:
     return texts
 
 
-def _user_settings(user: User | None) -> Settings:
+def _user_settings(user: User | None, factory: AgentFactory) -> Settings:
     if user is None:
         return Settings()
     name = _USER_NAMES.get(type(user))
     if name is not None:
         return Settings(implementation=name)
-    return _declared_settings(user).model_copy(
-        update={"code": code_of(type(user), only_referenced=True, owner=user)}
-    )
+    agent_file = file_of(factory)
+    code = code_of(type(user), owner=user, shared=() if agent_file is None else (agent_file,))
+    return _declared_settings(user).model_copy(update={"code": code})
 
 
 def _suite_user_settings(
@@ -207,14 +209,13 @@ def _suite_user_settings(
     codes = [settings.code for settings in settings_by_type.values() if settings.code is not None]
     if unknown_reason := next((code.unknown for code in codes if code.unknown), None):
         return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown_reason))
-    files = {path: digest for code in codes for path, digest in code.files.items() if path != FACTORY_VALUES}
+    files = {path: digest for code in codes for path, digest in code.files.items()}
     files["(users by task)"] = digest(
         {name: settings_by_type[user_type].model_dump(mode="json") for name, user_type in user_types.items()}
     )
     distributions = {name: version for code in codes for name, version in code.distributions.items()}
-    return Settings(
-        implementation=", ".join(sorted(names)), code=Code(files=files, distributions=distributions)
-    )
+    code = Code(files=files, distributions=distributions, identity=FILE_IDENTITY)
+    return Settings(implementation=", ".join(sorted(names)), code=code)
 
 
 def _declared_settings(participant: object) -> Settings:

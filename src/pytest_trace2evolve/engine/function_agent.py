@@ -30,7 +30,7 @@ from pytest_trace2evolve.errors import (
     InfrastructureError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.evidence.identity import code_of_module
+from pytest_trace2evolve.evidence.identity import agent_code
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.evidence import code_differences
 from pytest_trace2evolve.records.message import Message
@@ -487,7 +487,7 @@ def check_unchanged(function: AgentFunction) -> None:
     """
     if function.is_commit or not function.code.files:
         return
-    current_code = code_of_module(function.path.partition(":")[0])
+    current_code = agent_code(function.path.partition(":")[0], function.code_folders)
     if changed_files := list(code_differences(function.code, current_code)):
         raise EndpointError(
             f"the code of agent {function.path!r} changed during the run ({', '.join(changed_files[:3])}); "

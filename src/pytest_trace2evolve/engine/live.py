@@ -85,6 +85,7 @@ class AgentFunction:
         prices: Prices of models by name.
         needs_prices: Whether a request to a model without a price ends the run.
         code: The identity of the agent's code.
+        code_folders: Further folders with the agent's code, by their paths in the project.
     """
 
     path: str
@@ -98,6 +99,7 @@ class AgentFunction:
     prices: Mapping[str, Price] = field(default_factory=dict, repr=False, compare=False)
     needs_prices: bool = False
     code: Code = field(default_factory=Code, repr=False)
+    code_folders: Mapping[str, Path] = field(default_factory=dict, compare=False)
 
     @property
     def recorded_parameters(self) -> dict[str, Any]:

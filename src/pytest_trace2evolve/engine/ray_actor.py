@@ -23,6 +23,7 @@ from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
+from pytest_trace2evolve.project.tool_settings import find_code_folders
 from pytest_trace2evolve.records.completion import Answer, JournalEntry, Usage
 from pytest_trace2evolve.records.evidence import CHAT, Identity, code_differences
 from pytest_trace2evolve.records.protocols import World
@@ -314,7 +315,7 @@ class RayActor:
         root = Path.cwd()
         self.project = project = Project(root, root / setup.suites_folder)
         extensions = project.extensions
-        worlds = Worlds(extensions.worlds, root)
+        worlds = Worlds(extensions.worlds, root, project.find_agent_files)
         agents = {**BUILT_IN_AGENTS, **extensions.agents}
         stores: AnswerStores = {name: _RemoteAnswers(self._channel, name) for name in setup.stores}
         for name, suite in setup.suites.items():
@@ -350,6 +351,7 @@ class RayActor:
             agents=agents,
             world=project.world(locked.suite, worlds),
             code=worlds.code(locked.suite.provider, locked.suite.domain),
+            folders=find_code_folders(project.root),
         )
         own_codes = (identity.agent.code, identity.user.code, identity.world)
         driver_codes = (suite.identity.agent.code, suite.identity.user.code, suite.identity.world)

@@ -1,13 +1,14 @@
-"""Reads the source of Python modules without running it: statements, names, imports and data files."""
+"""Reads the source of Python modules without running it: definitions, imports and the files they name."""
 
 import ast
 import functools
 import importlib.machinery
-import itertools
+import importlib.util
+import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,176 +25,192 @@ STDLIB_FOLDERS = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
 
-_DYNAMIC_CALLS = frozenset(
-    ["globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"]
-)
-"""Calls through which code may reach any definition of its module."""
-
-_PURE_PACKAGES = frozenset(
-    {*sys.stdlib_module_names, *HARNESS_PACKAGES, "attr", "attrs", "pydantic", "typing_extensions"}
-)
-"""Packages whose decorators register nothing that a simulation reads."""
-
-_PATH_CALLS = frozenset(
-    [
-        "Path",
-        "PurePath",
-        "open",
-        "join",
-        "joinpath",
-        "glob",
-        "iglob",
-        "rglob",
-        "with_name",
-        "listdir",
-        "scandir",
-        "FileSystemLoader",
-    ]
-)
-"""Calls whose arguments are parts of a path."""
+_IMPORTING_CALLS = frozenset({"import_module", "__import__", "run_module"})
 
 _LISTING_CALLS = frozenset({"glob", "iglob", "rglob", "iterdir", "listdir", "scandir"})
-"""Calls that list the files of a folder."""
-
-_RESOURCE_CALLS = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
-"""Calls that name a package and a file or folder in the package."""
+_PATH_CALLS = _LISTING_CALLS | {"Path", "PurePath", "open", "join", "joinpath", "with_name", "files"}
+"""Calls whose arguments are parts of a path."""
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
 """Files that only the root folder of a project has."""
 
-_FILE_NAME = re.compile(r"^[^/\n\0][^\n\0]*\.\w{1,12}$")
-_FOLDER_NAME = re.compile(r"^[\w.][\w ./-]*$")
-_PLACEHOLDER = re.compile(r"\{|%[(srd]|[*?]")
-_UNKNOWN_FOLDER = re.compile(r"^(\{[^{}]*\}|%(\(\w+\))?s)(?=/)")
-"""A placeholder that stands for the folder of a path."""
+_OUTPUT_FOLDERS = frozenset({"baselines", "ledger", "results"})
+"""Folders at the root of a project that runs write to. They are not inputs of the code."""
+
+_FILE_NAME = re.compile(r"^[^\n\0]+\.\w{1,12}$")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}|%(\(\w+\))?[srd]|[*?].*")
 
 
 @dataclass(frozen=True)
 class Module:
-    """A source file of the project: its dotted name, its path, its text and its syntax tree."""
+    """A source file of the project.
+
+    Attributes:
+        name: The dotted name of the module.
+        path: The file.
+        root: The folder from which the module is imported.
+        definition: The definition that counts; None for the whole module.
+    """
 
     name: str
     path: Path
-    text: str
-    tree: ast.Module
-
-    @property
-    def is_package(self) -> bool:
-        return self.path.name == "__init__.py"
-
-    @property
-    def key(self) -> str:
-        """The path of the module below its import root."""
-        is_top = "." not in self.name and not self.is_package
-        if is_top or strip_conftest_package(self.name) == "conftest":
-            return self.path.name
-        module_path = self.name.replace(".", "/")
-        return f"{module_path}/__init__.py" if self.is_package else f"{module_path}.py"
-
-    @property
-    def package(self) -> str:
-        """The package at which the module's relative imports start."""
-        return self.name if self.is_package else self.name.rpartition(".")[0]
-
-    @property
-    def import_root(self) -> Path:
-        """The folder from which the module is imported."""
-        return self.path.parents[self.name.count(".") + self.is_package]
+    root: Path
+    definition: str | None = None
 
     @functools.cached_property
-    def data_roots(self) -> list[Path]:
-        """The folders that may hold data: the module's folder and its parents up to the project's root."""
-        folders = (self.import_root, *self.import_root.parents)
-        project_root = next(filter(is_project_root, folders), self.import_root)
-        return [folder for folder in self.path.parents if folder.is_relative_to(project_root)]
+    def _text(self) -> str:
+        return importlib.util.decode_source(self.path.read_bytes())
 
     @functools.cached_property
-    def bindings(self) -> dict[str, list[int]]:
-        indexes: dict[str, list[int]] = {}
-        for index, node in enumerate(self.tree.body):
-            for name in bound_names(node):
-                indexes.setdefault(name, []).append(index)
-        return indexes
+    def _tree(self) -> ast.Module:
+        return ast.parse(self._text, filename=self.path.name)
 
     @functools.cached_property
-    def used_names(self) -> frozenset[str]:
-        """The names that the module reads or exports."""
-        names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
-        for index in self.bindings.get("__all__", ()):
-            for node in ast.walk(self.tree.body[index]):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    names.add(node.value)
-        return frozenset(names)
+    def _body(self) -> list[ast.stmt]:
+        """The statements that count: those of the definition, or all if the module has no such definition."""
+        body = [node for node in self._tree.body if getattr(node, "name", None) == self.definition]
+        return body if self.definition and body else self._tree.body
 
-    @functools.cached_property
-    def text_constants(self) -> dict[str, str]:
-        """The string constants of names that the module binds exactly once, keyed by name."""
-        constants = {}
-        for name, indexes in self.bindings.items():
-            node = self.tree.body[indexes[0]]
-            if len(indexes) == 1 and isinstance(node, ast.Assign | ast.AnnAssign):
-                value = node.value
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    constants[name] = value.value
-        return constants
-
-    @functools.cached_property
-    def is_dynamic(self) -> bool:
-        """Whether the module may reach its definitions by other means than their names."""
-        return any(
-            (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC_CALLS)
-            or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
-            or (isinstance(node, ast.FunctionDef) and node.name == "__init_subclass__")
-            or (isinstance(node, ast.Name) and node.id == "__doc__")
-            for node in ast.walk(self.tree)
-        )
-
-    def imported_module(self, node: ast.ImportFrom) -> str:
-        """The dotted name of the module that a `from` import reads."""
-        if not node.level:
-            return node.module or ""
-        package = self.package.split(".")
-        base = package[: len(package) - node.level + 1]
-        return ".".join([*base, *([node.module] if node.module else [])])
-
-    def may_register(self, node: ast.stmt) -> bool:
-        """Whether a decorator or a base class may register a definition.
-
-        Decorators and base classes of the project or of an installed package may do so, except those of
-        `_PURE_PACKAGES` packages.
-        """
-        bases = node.bases if isinstance(node, ast.ClassDef) else ()
-        for decorator in (*getattr(node, "decorator_list", ()), *bases):
-            root = decorator
-            while isinstance(root, ast.Call | ast.Attribute):
-                root = root.func if isinstance(root, ast.Call) else root.value
-            for index in self.bindings.get(root.id, ()) if isinstance(root, ast.Name) else ():
-                origin = self.tree.body[index]
-                if isinstance(origin, ast.ImportFrom):
-                    sources = [self.imported_module(origin)]
-                else:
-                    sources = (
-                        [alias.name for alias in origin.names] if isinstance(origin, ast.Import) else [""]
-                    )
-                if any(source.partition(".")[0] not in _PURE_PACKAGES for source in sources):
-                    return True
-        return False
-
-    def source_of(self, node: ast.stmt, *, with_docstrings: bool = True) -> str:
-        """Return the lines of a statement with its decorators; docstrings can be left blank."""
-        decorators = getattr(node, "decorator_list", ())
-        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    def source(self, *, has_docstrings: bool) -> str:
+        """Return the source that counts; without docstrings, also without empty lines."""
         # `splitlines` would split at form feeds too, which Python does not count as lines.
-        lines = self.text.split("\n")[first - 1 : node.end_lineno]
-        if not with_docstrings:
-            for start, end in _docstring_lines(node):
-                lines[start - first : end - first + 1] = [""] * (end - start + 1)
-        return "\n".join(lines)
+        lines = self._text.split("\n")
+        if not has_docstrings:
+            for first, last in _docstrings(self._tree):
+                lines[first - 1 : last] = [""] * (last - first + 1)
+        if self._body is not self._tree.body:
+            spans = [(_first_line(node) - 1, node.end_lineno) for node in self._body]
+            lines = [line for first, last in spans for line in lines[first:last]]
+        return "\n".join(lines if has_docstrings else filter(str.strip, lines))
+
+    def imports(self) -> Iterator[str]:
+        """Yield the names of modules that the source may import, at any depth."""
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        nodes = list(_runtime_nodes(self._body))
+        if self._body is not self._tree.body:  # and the imports of the file that the definition uses
+            used = {node.id for node in nodes if isinstance(node, ast.Name)}
+            for statement in self._tree.body:
+                if isinstance(statement, ast.Import | ast.ImportFrom):
+                    bound = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+                    nodes += [statement] if bound & (used | {"*"}) else []
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+                base = ".".join([*parts, *([node.module] if node.module else [])])
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Call) and _called_name(node) in _IMPORTING_CALLS and node.args:
+                name = getattr(node.args[0], "value", None)
+                if isinstance(name, str) and name:
+                    yield importlib.util.resolve_name(name, package or None) if package else name
+
+    def named_paths(self) -> Iterator[Path]:
+        """Yield the files that string constants name, relative to the module's folder or one above it.
+
+        A folder counts with its files if it is part of a path, such as `Path(__file__).parent / "texts"`.
+        """
+        parts: set[int] = set()  # nodes that belong to a larger path
+        for node in _runtime_nodes(self._body):
+            is_path = isinstance(node, ast.Call) and _called_name(node) in _PATH_CALLS
+            is_path = is_path or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div))
+            if is_path or isinstance(node, ast.Constant | ast.JoinedStr):
+                text = self._path_text(node).lstrip("*/")
+                if id(node) not in parts and len(text) < 200:
+                    yield from self._existing(text, is_path=is_path)
+                if not text and isinstance(node, ast.Call) and _called_name(node) in _LISTING_CALLS:
+                    yield from (path for path in sorted(self.path.parent.iterdir()) if _is_data(path))
+                parts |= {id(part) for part in ast.walk(node)} if is_path else set()
+
+    def _path_text(self, node: ast.AST | None) -> str:
+        """Return the text of an expression, with an asterisk for each unknown part."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return _PLACEHOLDER.sub("*", node.value)
+        if isinstance(node, ast.Name):
+            return self._constants.get(node.id, "*")
+        if isinstance(node, ast.JoinedStr):
+            return "".join(map(self._path_text, node.values))
+        if isinstance(node, ast.FormattedValue):
+            return self._path_text(node.value)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            return f"{self._path_text(node.left)}/{self._path_text(node.right)}"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self._path_text(node.left) + self._path_text(node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return self._path_text(node.left)
+        if isinstance(node, ast.Call) and _called_name(node) in _PATH_CALLS | {"format"}:
+            owner = getattr(node.func, "value", None)
+            if _called_name(node) == "format":
+                return self._path_text(owner)
+            arguments = list(map(self._path_text, node.args))
+            if _called_name(node) == "files":
+                arguments = [name.replace(".", "/") for name in arguments]
+            return "/".join([self._path_text(owner), *arguments] if owner is not None else arguments)
+        return "*"
+
+    @functools.cached_property
+    def _constants(self) -> dict[str, str]:
+        """The texts of names that the module assigns once."""
+        assigned: dict[str, list[str]] = {}
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                value = node.value.value if isinstance(node.value, ast.Constant) else None
+                assigned.setdefault(node.targets[0].id, []).append(value if isinstance(value, str) else "*")
+        return {name: texts[0] for name, texts in assigned.items() if len(texts) == 1}
+
+    @functools.cached_property
+    def _data_roots(self) -> list[Path]:
+        """The folders that may hold data: the module's folder and its parents up to the project's root."""
+        folders = (self.root, *self.root.parents)
+        project = next((path for path in folders if is_project_root(path)), self.root)
+        return [folder for folder in self.path.parents if folder.is_relative_to(project)]
+
+    def _existing(self, text: str, *, is_path: bool) -> Iterator[Path]:
+        known, star, _ = text.partition("*")
+        if star:
+            known = known.rpartition("/")[0]
+        for folder in self._data_roots:
+            path = folder / known
+            try:
+                if path.is_file() and known and (is_path or _FILE_NAME.match(known)):
+                    yield path
+                elif is_path and known and path.is_dir() and path.resolve() not in (folder, *folder.parents):
+                    yield from filter(_is_data, files_below(path))
+            except OSError:  # the text is too long for a name
+                continue
+
+    def key_of(self, path: Path) -> str:
+        """Return a data file's path below the import root or the project's root; else its name."""
+        path = path.resolve()
+        roots = (root for root in (self.root, self._data_roots[-1]) if path.is_relative_to(root))
+        root = next(roots, path.parent)
+        return path.relative_to(root).as_posix()
 
 
-def _docstring_lines(node: ast.stmt) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last line of each docstring in a statement, if no code shares these lines."""
-    for definition in ast.walk(node):
+def _is_data(path: Path) -> bool:
+    return path.suffix not in (".py", ".pyc") and path.is_file()
+
+
+def _runtime_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield all nodes from the outside in, except code that only type checkers run."""
+    queue: list[ast.AST] = list(body)
+    for node in queue:
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            queue += node.orelse
+            continue
+        yield node
+        queue += ast.iter_child_nodes(node)
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _docstrings(tree: ast.AST) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each docstring, if no code shares these lines."""
+    for definition in ast.walk(tree):
         if isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = definition.body[0]
             is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
@@ -201,82 +218,45 @@ def _docstring_lines(node: ast.stmt) -> Iterator[tuple[int, int]]:
                 yield first.lineno, first.end_lineno
 
 
+def _called_name(node: ast.Call) -> str:
+    name: str = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return name
+
+
 def is_project_root(folder: Path) -> bool:
+    """Whether a folder is the root of a project."""
     return any((folder / name).is_file() for name in _PROJECT_FILES)
 
 
-def strip_conftest_package(module: str) -> str:
-    """A module's name, without the package of a `conftest`, which depends on pytest's import mode."""
-    return "conftest" if f".{module}".endswith(".conftest") else module
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, except hidden and installed ones, bytecode and those that runs write."""
+    seen = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        current = Path(name)
+        if current.resolve() in seen or _is_excluded(current):  # a link to an enclosing folder
+            folders.clear()
+            continue
+        seen.add(current.resolve())
+        folders.sort()
+        paths = (current / file for file in sorted(files) if not file.startswith("."))
+        yield from (path for path in paths if path.suffix != ".pyc" and path.is_file())
 
 
-def called_name(node: ast.Call) -> str:
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def bound_names(node: ast.stmt) -> list[str]:
-    """The names that a definition, a simple assignment or an import binds; empty for other statements."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import):
-        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [alias.asname or alias.name for alias in node.names]
-    if not isinstance(node, ast.Assign | ast.AnnAssign):
-        return []
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    parts = [part for target in targets for part in ast.walk(target)]
-    if any(isinstance(part, ast.Attribute | ast.Subscript) for part in parts):
-        return []  # the assignment changes an object defined elsewhere
-    return [part.id for part in parts if isinstance(part, ast.Name)]
-
-
-def is_inert(node: ast.stmt, *, reject_else: bool = False) -> bool:
-    """Whether a statement does nothing on import: a docstring, `pass`, or code for type checkers or scripts.
-
-    The statement may have an `else` branch that does run, unless `reject_else` is set.
-    """
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+def _is_excluded(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.name == "__pycache__" or INSTALLED_FOLDERS & set(folder.parts):
         return True
-    if not isinstance(node, ast.If):
-        return isinstance(node, ast.Pass)
-    if reject_else and node.orelse:
-        return False
-    test = ast.unparse(node.test)
-    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
-
-
-def modules_run_by(node: ast.AST) -> Iterator[str]:
-    """Yield the modules that a node runs with a command line such as `python -m name`."""
-    words = node.elts if isinstance(node, ast.List | ast.Tuple) else getattr(node, "args", ())
-    for flag, name in itertools.pairwise(words) if isinstance(words, list) else ():
-        if isinstance(flag, ast.Constant) and flag.value == "-m" and isinstance(name, ast.Constant):
-            yield str(name.value)
-
-
-def enclosing_packages(package: str) -> Iterator[str]:
-    """A package and its enclosing packages, the innermost first."""
-    while package:
-        yield package
-        package = package.rpartition(".")[0]
-
-
-def is_foreign(path: Path) -> bool:
-    """Whether a file belongs to Python, an installed distribution or this package."""
-    path = path.resolve()
-    return bool(INSTALLED_FOLDERS & set(path.parts)) or any(
-        path.is_relative_to(folder) for folder in (*STDLIB_FOLDERS, PACKAGE_FOLDER)
-    )
+    return folder.name in _OUTPUT_FOLDERS and is_project_root(folder.parent)
 
 
 def is_standard(name: str, path: Path | None) -> bool:
     """Whether a module belongs to the standard library. A project may have a module of the same name."""
     if name.partition(".")[0] not in sys.stdlib_module_names or name == "__main__":
         return False
-    return path is None or not path.is_file() or is_foreign(path)
+    if path is None or not path.is_file():
+        return True
+    path = path.resolve()
+    folders = (*STDLIB_FOLDERS, PACKAGE_FOLDER)
+    return bool(INSTALLED_FOLDERS & set(path.parts)) or any(map(path.is_relative_to, folders))
 
 
 def locate_module(name: str) -> Path | None:
@@ -289,9 +269,10 @@ def locate_module(name: str) -> Path | None:
 
 
 def _locate_unloaded(name: str) -> Path | None:
+    parts = name.split(".")
     folders: list[str] | None = None
     spec = None
-    for dotted_name in reversed([*enclosing_packages(name)]):
+    for dotted_name in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
         module = sys.modules.get(dotted_name)
         if module is not None and dotted_name != name and hasattr(module, "__path__"):
             folders = list(module.__path__)
@@ -315,141 +296,3 @@ def _find_spec(name: str, folders: list[str] | None) -> importlib.machinery.Modu
             if module_spec is not None:
                 return module_spec
     return None
-
-
-def passes_test(path: Path, test: Callable[[Path], bool]) -> bool:
-    """Whether a path passes a test such as `Path.is_file`; false if the path is invalid, e.g. too long."""
-    try:
-        return test(path)
-    except OSError:
-        return False
-
-
-def paths_named_by(module: Module, node: ast.AST) -> Iterator[Path]:
-    """The existing files and folders that a node names, relative to any of the module's data roots."""
-    yield from _listed_files(module, node)
-    for text, is_path in _named_texts(module, node):
-        text = text.lstrip("/")  # the text may follow an unknown folder
-        if not text:
-            continue
-        for folder in module.data_roots:
-            path = folder / text
-            if passes_test(path, Path.is_file):
-                if is_path or _FILE_NAME.match(text):
-                    yield path
-            elif (
-                is_path
-                and _FOLDER_NAME.match(text)
-                and passes_test(path, Path.is_dir)
-                and path.resolve() not in (folder, *folder.parents)
-            ):
-                yield path
-
-
-def _listed_files(module: Module, node: ast.AST) -> Iterator[Path]:
-    """The files of the module's folder that a call lists, such as `Path(__file__).parent.glob("*.md")`."""
-    if not isinstance(node, ast.Call) or (name := called_name(node)) not in _LISTING_CALLS:
-        return
-    argument = node.args[0] if node.args else None
-    if (
-        isinstance(argument, ast.Call) and called_name(argument) == "join"
-    ):  # glob.glob(os.path.join(…, "*.md"))
-        operands = argument.args
-    else:
-        operands = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
-    folders = [operand for operand in operands if _is_own_folder(module, operand)]
-    patterns = [part.value for part in operands if isinstance(part, ast.Constant)] or ["*"]
-    if not folders or len(patterns) > 1 or not isinstance(patterns[0], str) or "/" in patterns[0]:
-        return
-    find = module.path.parent.rglob if name == "rglob" else module.path.parent.glob
-    yield from (path for path in find(patterns[0] or "*") if path.is_file())
-
-
-def _is_own_folder(module: Module, node: ast.AST) -> bool:
-    """Whether an expression, or the value of a name of the module, is the folder of the module's file."""
-    if isinstance(node, ast.Name):
-        indexes = module.bindings.get(node.id, ())
-        values = [getattr(module.tree.body[index], "value", None) for index in indexes]
-        if len(values) != 1 or values[0] is None:
-            return False
-        node = values[0]
-    parts = list(ast.walk(node))
-    names_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
-    return names_file and not any(isinstance(part, ast.Constant) for part in parts)
-
-
-def path_operands(node: ast.expr) -> list[ast.expr]:
-    """The operands of a chain of divisions, or the arguments of a call that makes a path."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return [*path_operands(node.left), node.right]
-    if not isinstance(node, ast.Call) or called_name(node) not in _PATH_CALLS | _RESOURCE_CALLS:
-        return [node]
-    first, rest = node.args[:1], node.args[1:]
-    if called_name(node) in _RESOURCE_CALLS and first and isinstance(first[0], ast.Constant):
-        first = [ast.Constant(str(first[0].value).replace(".", "/"))]
-    if called_name(node) == "PackageLoader" and not rest:
-        rest = [ast.Constant("templates")]
-    return [*first, *rest]
-
-
-def _named_texts(module: Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield the strings of a node that may name a file, each with whether the code treats it as a path."""
-    if isinstance(node, ast.Constant | ast.JoinedStr):
-        text, is_whole = _known_text(module, node)
-        if text and len(text) <= 200:
-            yield text, not is_whole
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        yield from _join_known_texts(module, path_operands(node))
-    elif isinstance(node, ast.Call) and called_name(node) == "with_suffix":
-        yield from ((f"{module.path.stem}{_known_text(module, part)[0]}", True) for part in node.args)
-    elif isinstance(node, ast.Call) and called_name(node) in _PATH_CALLS | _RESOURCE_CALLS:
-        yield from _join_known_texts(module, path_operands(node))
-
-
-def _join_known_texts(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bool]]:
-    """The longest path that the constants of an expression name."""
-    names: list[str] = []
-    for part in parts:
-        text, is_whole = _known_text(module, part)
-        if text:
-            names.append(text)
-        if (text or names) and not is_whole:
-            break
-    if names:
-        yield "/".join(names), True
-
-
-def _known_text(module: Module, node: ast.AST) -> tuple[str, bool]:
-    """The known text, and whether it is complete. An incomplete text is cut to its leading folder."""
-    start, is_whole = _known_start(module, node)
-    return (start, True) if is_whole else (start.rpartition("/")[0], False)
-
-
-def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
-    """The constant start of a text, and whether the constant start is the whole text."""
-    if isinstance(node, ast.Name) and node.id in module.text_constants:
-        return module.text_constants[node.id], True
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        text = _UNKNOWN_FOLDER.sub("", node.value)
-        constant_start = _PLACEHOLDER.split(text, maxsplit=1)[0]
-        return constant_start, constant_start == text
-    if isinstance(node, ast.FormattedValue):
-        return _known_start(module, node.value)
-    if isinstance(node, ast.Call) and called_name(node) == "format" and isinstance(node.func, ast.Attribute):
-        return _known_start(module, node.func.value)[0], False
-    parts: list[ast.expr] = []
-    if isinstance(node, ast.JoinedStr):
-        parts = node.values
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
-        parts = [node.left, node.right]
-    if len(parts) > 1 and _known_start(module, parts[0]) == ("", False):
-        if not _known_start(module, parts[1])[0].startswith("/"):
-            return "", False
-        parts = parts[1:]  # the first part is an unknown folder
-    start = ""
-    for part in parts:
-        text, is_whole = _known_start(module, part)
-        start += text
-        if not is_whole:
-            return start, False
-    return start, bool(parts)

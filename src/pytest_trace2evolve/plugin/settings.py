@@ -60,7 +60,7 @@ def resources_of(config: pytest.Config) -> "Resources":
     try:
         _ = project.splits
         agents = {**BUILT_IN_AGENTS, **read_hook(config, "agents")}
-        worlds = Worlds(read_hook(config, "worlds"), project.root)
+        worlds = Worlds(read_hook(config, "worlds"), project.root, project.find_agent_files)
         checks = read_hook(config, "checks")
         trace_checks = read_trace_checks(config, project.suites_folder, checks)
         return Resources(project, worlds, agents, checks, trace_checks)

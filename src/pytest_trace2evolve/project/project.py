@@ -1,5 +1,6 @@
 """A project: the folders of its suites, candidates, baselines, runs and ledger, and its locked suites."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from pytest_trace2evolve.project.lock import (
     render_lock,
     verify_lock,
 )
+from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.project.suites import (
     SPLITS_NAME,
     Role,
@@ -34,6 +36,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.utils.files import find_root, is_inside, real_path, write_atomic
+from pytest_trace2evolve.utils.import_path import add_to_path, is_import_path
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -190,7 +193,19 @@ class Project:
 
     def open_worlds(self) -> Worlds:
         """Return worlds of all providers that a command knows, including those of the project's hooks."""
-        return Worlds(lambda: self.extensions.worlds, self.root)
+        return Worlds(lambda: self.extensions.worlds, self.root, self.find_agent_files)
+
+    def find_agent_files(self) -> list[Path]:
+        """Return the files of the agents that settings and suites name by their import paths."""
+        from pytest_trace2evolve.evidence.python_modules import locate_module
+
+        names = {self.settings.agent, *ini_words(self.root, "t2e_agent")}
+        for name in self.suite_names:
+            with contextlib.suppress(SuiteError):
+                names.add(self.suite(name).default_agent)
+        add_to_path(self.root)
+        modules = [name.partition(":")[0] for name in names if name and is_import_path(name)]
+        return [path.resolve() for path in map(locate_module, modules) if path is not None]
 
     @property
     def suite_names(self) -> list[str]:

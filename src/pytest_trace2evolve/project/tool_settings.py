@@ -31,6 +31,7 @@ class ToolSettings(Record):
         world: The import path of the world of suites that name no world.
         checks: The module with the project's own checks of traces.
         check_timeout: The seconds that a check's function has for one simulation.
+        code: Further folders whose files belong to the code of the agent.
         redact: The file with further patterns of personal data that `trace2evolve import` replaces.
     """
 
@@ -38,6 +39,7 @@ class ToolSettings(Record):
     world: ImportPath | None = None
     checks: str | None = None
     check_timeout: Annotated[float, Field(gt=0)] = CHECK_TIMEOUT
+    code: tuple[str, ...] = ()
     redact: str | None = None
 
 
@@ -55,3 +57,18 @@ def read_tool_settings(root: Path) -> ToolSettings:
         return ToolSettings.model_validate(table)
     except ValidationError as error:
         raise ConfigError(f"{path}: [tool.{TABLE}]: {first_problem(error, 'table')}") from None
+
+
+def find_code_folders(root: Path) -> dict[str, Path]:
+    """Return the folders of the setting `code` by their names.
+
+    Raises:
+        ConfigError: a folder does not exist.
+    """
+    folders = {name.rstrip("/"): root / name for name in read_tool_settings(root).code}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{root / FILE_NAME}: [tool.{TABLE}] code: {name!r} is not a folder; correct it"
+            )
+    return folders

@@ -155,12 +155,22 @@ class Code(Record):
         distributions: Versions of installed distributions by name.
         fingerprint: The identity that the code declares itself, instead of files and distributions.
         unknown: The reason why the code cannot be identified; empty if it can.
+        identity: `FILE_IDENTITY`; 1 in older evidence, which names fewer files, or definitions in them.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
     distributions: dict[str, str] = Field(default_factory=dict)
     fingerprint: str | None = None
     unknown: str = ""
+    identity: int = 1
+
+    @model_serializer(mode="wrap")
+    def _omit_first_identity(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the identity of older evidence, which keeps its digest."""
+        record: dict[str, Any] = dump(self)
+        if record.get("identity") == 1:
+            record.pop("identity")
+        return record
 
     @property
     def digest(self) -> str | None:
@@ -168,14 +178,15 @@ class Code(Record):
         return None if self.unknown else digest(self.model_dump(mode="json"))
 
 
-FACTORY_VALUES = "(factory)"
-"""The name, among the files of an agent's code, of the values that its factory holds."""
+FILE_IDENTITY = 2
+"""The version of the rules by which code is identified."""
 
 
 def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
     """Yield the names of the files and distributions that differ, or both fingerprints if they differ.
 
-    Yields nothing if either side is not recorded or not identified.
+    Yields nothing if either side is not recorded or not identified. Between two versions of identities, only
+    the names that both sides recorded are compared.
     """
     if old is None or new is None or old.unknown or new.unknown or old == new:
         return
@@ -183,7 +194,8 @@ def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
         yield f"fingerprint {old.fingerprint!r} and {new.fingerprint!r}"
         return
     for before, after in ((old.files, new.files), (old.distributions, new.distributions)):
-        yield from (name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+        names = {*before, *after} if old.identity == new.identity else before.keys() & after.keys()
+        yield from (name for name in sorted(names) if before.get(name) != after.get(name))
 
 
 class Settings(Record):

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from pytest_trace2evolve.records.evidence import FACTORY_VALUES
 from pytest_trace2evolve.records.verdict import (
     COVERAGE_CHECKS,
     CheckResult,
@@ -94,9 +93,7 @@ def deciding_verdicts(summary: RunSummary) -> list[Verdict]:
 def _changed_code(summary: RunSummary) -> list[str]:
     """The files of the agent's code that differ from the baseline's, over all suites."""
     sides = [suite.compared for suite in summary.suites if suite.compared is not None]
-    names = list(dict.fromkeys(name for side in sides for name in side.changed_code))
-    # The values that a factory holds change with its file.
-    return [name for name in names if name != FACTORY_VALUES] or names
+    return list(dict.fromkeys(name for side in sides for name in side.changed_code))
 
 
 def is_working_tree(summary: RunSummary) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 from pytest_trace2evolve.engine.http_agent import check_url, public_url, read_version
 from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings, Routes, with_adapter
 from pytest_trace2evolve.errors import AdapterError, ConfigError
-from pytest_trace2evolve.evidence.identity import code_of_module
+from pytest_trace2evolve.evidence.identity import agent_code
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapter, Adapters, latest_promotions
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, Candidate
+from pytest_trace2evolve.project.tool_settings import find_code_folders
 from pytest_trace2evolve.records.evidence import CHAT, Code
 from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
@@ -117,12 +118,13 @@ def _with_code(function: AgentFunction, candidate: Candidate, root: Path) -> Age
     module = function.path.partition(":")[0]
     if candidate.ref is not None:
         folder, commit = checked_out(root, candidate.ref)
-        code, is_commit = Code(files={"(commit)": commit}), True
+        code, is_commit, code_folders = Code(files={"(commit)": commit}), True, {}
     else:
         folder, is_commit = root, False
         for path in reversed(project_paths(root, root)):
             add_to_path(path)
-        code = code_of_module(module)
+        code_folders = find_code_folders(root)
+        code = agent_code(module, code_folders)
     return replace(
         function,
         folder=folder,
@@ -130,6 +132,7 @@ def _with_code(function: AgentFunction, candidate: Candidate, root: Path) -> Age
         is_commit=is_commit,
         url="",
         code=code,
+        code_folders=code_folders,
     )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
-from pytest_trace2evolve.evidence.identity import code_of_module
+from pytest_trace2evolve.evidence.identity import agent_code, code_of
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import ini_words
+from pytest_trace2evolve.project.tool_settings import find_code_folders
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.import_path import (
     add_to_path,
@@ -71,7 +72,8 @@ def _take_inventory(root: Path) -> Inventory:
     for candidate in _readable(project.candidates, project.candidates.__getitem__):
         parts = {"instruction": candidate.instruction, "changes": candidate.changes, **candidate.settings}
         digests = {part: digest(value) for part, value in parts.items() if value}
-        own_code = _code_digests(root, candidate.agent) if candidate.agent and not candidate.ref else {}
+        own_agent = "" if candidate.ref else candidate.agent
+        own_code = _code_digests(root, own_agent, is_agent=True) if own_agent else {}
         inventory[f"candidate {candidate.id}"] = {**digests, **own_code}
     for suite in _readable(project.suite_names, project.suite):
         agents.add(suite.default_agent)
@@ -84,9 +86,10 @@ def _take_inventory(root: Path) -> Inventory:
             **_file_digests(root, files),
             **(_code_digests(root, suite.provider) if is_import_path(suite.provider) else {}),
         }
-    modules = [name for name in agents if name and is_own_agent(name)]
-    modules += ["conftest"] if (root / "conftest.py").is_file() else []
+    modules = ["conftest"] if (root / "conftest.py").is_file() else []
     shared = inventory[SHARED] = {"the name of the agent": digest(sorted(filter(None, agents)))}
+    for agent in agents:
+        shared |= _code_digests(root, agent, is_agent=True) if agent and is_own_agent(agent) else {}
     for module in filter(None, [*modules, project.settings.checks]):
         shared |= _code_digests(root, module)
     shared |= _file_digests(root, _SHARED_FILES)
@@ -104,11 +107,12 @@ def _file_digests(root: Path, patterns: Iterable[str]) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): digest(path.read_bytes().hex()) for path in paths}
 
 
-def _code_digests(root: Path, name: str) -> Mapping[str, str]:
-    """Digests of the files that a module imports or names; code that cannot be identified always differs."""
+def _code_digests(root: Path, name: str, *, is_agent: bool = False) -> Mapping[str, str]:
+    """Digests of the code of an agent or of a module; code that cannot be identified always differs."""
     if is_url(name):
         return {"the code behind the agent's URL": str(root)}
-    code = code_of_module(name.partition(":")[0])
+    module = name.partition(":")[0]
+    code = agent_code(module, find_code_folders(root)) if is_agent else code_of(module)
     return {f"the code of {name} ({code.unknown})": str(root)} if code.unknown else code.files
 
 

@@ -21,6 +21,7 @@ from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFacto
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import LockedText, Suite
+from pytest_trace2evolve.project.tool_settings import find_code_folders
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.trace_check import TraceCheck
@@ -74,7 +75,7 @@ def resources_of(project: Project) -> Resources:
     """
     extensions = project.extensions
     agents = {**BUILT_IN_AGENTS, **extensions.agents}
-    worlds = Worlds(extensions.worlds, project.root)
+    worlds = Worlds(extensions.worlds, project.root, project.find_agent_files)
     return Resources(project, worlds, agents, extensions.checks, extensions.trace_checks)
 
 
@@ -571,6 +572,7 @@ def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resour
         agents=resources.agents,
         world=resources.project.world(suite.suite, resources.worlds),
         code=resources.worlds.code(suite.suite.provider, suite.domain),
+        folders=find_code_folders(resources.project.root),
     )
 
 

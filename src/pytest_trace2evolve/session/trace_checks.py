@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +125,8 @@ def plan_trace_checks(
     active_checks = {
         name: check for name, check in checks.items() if judge is not None or not check.is_judged
     }
-    origins = {name: _origin_of(check) for name, check in active_checks.items()}
+    shared = () if project is None or not active_checks else project.find_agent_files()
+    origins = {name: _origin_of(check, shared) for name, check in active_checks.items()}
     ungated = {}
     if judge is not None:
         ungated = {
@@ -144,10 +145,10 @@ def plan_trace_checks(
     return TraceChecks(active_checks, origins, ungated, judge, answers, tuple(notes))
 
 
-def _origin_of(check: TraceCheck) -> CheckOrigin:
+def _origin_of(check: TraceCheck, shared: Collection[Path]) -> CheckOrigin:
     if check.function is None:
         return CheckOrigin(kind=check.kind, rubric=digest_text(check.rubric))
-    return CheckOrigin(kind=check.kind, code=code_of(check.function, only_referenced=True))
+    return CheckOrigin(kind=check.kind, code=code_of(check.function, shared=shared))
 
 
 def judge_identity(judge: Judge, check: TraceCheck) -> JudgeIdentity:

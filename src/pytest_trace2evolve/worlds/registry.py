@@ -5,7 +5,7 @@ import importlib
 import importlib.metadata
 import inspect
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,13 +45,16 @@ class Worlds:
         extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns these
             providers. The callable is called when providers are first needed.
         folder: The project's root, from which worlds with an import path are imported.
+        find_agent_files: Returns the files that define the project's agents.
     """
 
     def __init__(
         self,
         extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None,
         folder: Path | None = None,
+        find_agent_files: Callable[[], Collection[Path]] = tuple,
     ) -> None:
+        self._find_agent_files = find_agent_files
         self._load_extra = extra if callable(extra) else lambda: extra or {}
         self._folder = folder
         self._open_worlds: dict[WorldName, World] = {}
@@ -94,19 +97,21 @@ class Worlds:
     def code(self, provider: str, domain: str) -> Code:
         """Return the code behind the tools of a domain's world.
 
-        A declared `fingerprint` stands for the code. Otherwise, the code is the definitions to which the
-        world's `code_roots` refer, or its factory if the world has no `code_roots`.
+        A declared `fingerprint` stands for the code. Otherwise, the code is that of the world's `code_roots`
+        without docstrings, which belong to the candidate, or that of its factory and its class.
         """
         from pytest_trace2evolve.evidence.identity import code_of
 
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
-            roots = getattr(world, "code_roots", None)
+            roots, shared = getattr(world, "code_roots", None), self._find_agent_files()
             self._code[key] = (
-                code_of(self._origin(provider), type(world), only_referenced=True, owner=world)
+                code_of(
+                    self._origin(provider), type(world), owner=world, shared=shared, policy=world.policy()
+                )
                 if roots is None
-                else code_of(*roots(), only_referenced=True, has_docstrings=False)
+                else code_of(*roots(), shared=shared, has_docstrings=False, policy=world.policy())
             )
         return self._code[key]
 
