@@ -375,7 +375,8 @@ class Controller(ItemHooks):
         if (summary := self._summarize()) is not None:
             assert self.plan is not None
             folder = self.plan.project.root / (summary.evidence or self.plan.run_folder)
-            page, self._write_errors = write_page(self.config, self.resources, folder, summary)
+            failures = {} if self.session is None else self.session.failures
+            page, self._write_errors = write_page(self.config, self.resources, folder, summary, failures)
             self._summary = summary = summary.model_copy(update={"page": page})
             self._write_errors += write_summaries(self.config, self.plan, summary)
             self._write_errors += write_failures(folder, summary, self._failures)

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.plugin.items import SUSPECTED, ItemResult
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import Decision, RunSummary
 from pytest_trace2evolve.report.failure import broken_task_lines
 from pytest_trace2evolve.report.summary import (
@@ -22,6 +23,7 @@ from pytest_trace2evolve.report.summary import (
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.memory import pause_garbage_collection
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_file
 from pytest_trace2evolve.utils.secrets import Secrets
 
@@ -66,7 +68,11 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
 
 
 def write_page(
-    config: pytest.Config, resources: Resources, folder: Path, summary: RunSummary
+    config: pytest.Config,
+    resources: Resources,
+    folder: Path,
+    summary: RunSummary,
+    failures: Mapping[tuple[str, str], Failure],
 ) -> tuple[str, list[str]]:
     """Write the report page of a gated run, and the summary from which it can be rendered again.
 
@@ -84,7 +90,9 @@ def write_page(
         from pytest_trace2evolve.session.page_data import run_facts
 
         path = config.invocation_params.dir / option if option else folder / PAGE_NAME
-        write_page(path, summary, run_facts(folder, summary, resources.project, resources.worlds))
+        with pause_garbage_collection():  # it would take a third of the page's time, and find nothing
+            facts = run_facts(folder, summary, resources.project, resources.worlds, failures)
+            write_page(path, summary, facts)
     except (OSError, ValueError, Trace2EvolveError) as error:
         return "", [_write_error_text("the report page could not be written", error)]
     return option or str(Path(summary.evidence) / PAGE_NAME), []

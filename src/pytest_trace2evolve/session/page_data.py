@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import unified_diff
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 ReadTrace = Callable[[str], Simulation | None]
 """Returns the simulation with an id; None if its trace is not at hand."""
+
+
+FindWorld = Callable[[], World | None]
+"""Opens the world of the simulations; None if it cannot be opened here, or has changed."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,23 @@ class PageFacts:
     histories: tuple[SplitHistory, ...] = ()
 
 
-def run_facts(folder: Path, summary: RunSummary, project: Project, worlds: Worlds) -> PageFacts:
+def run_facts(
+    folder: Path,
+    summary: RunSummary,
+    project: Project,
+    worlds: Worlds,
+    failures: Mapping[tuple[str, str], Failure] | None = None,
+) -> PageFacts:
     """Read the content of the page of a gated run from its folder and its project.
+
+    Args:
+        failures: Explanations that are known already, by suite and task.
 
     Raises:
         ResultsError: a file of the folder is missing or damaged.
         LedgerError: an access to a trace could not be recorded.
     """
-    suites = _run_suites(folder, summary, project, worlds)
+    suites = _run_suites(folder, summary, project, worlds, failures or {})
     sides = [(suite.baseline.provenance, suite.candidate.provenance) for suite in suites if suite.baseline]
     ledger = ProjectLedger(project)
     judged = [
@@ -149,7 +163,13 @@ def _candidate_texts(project: Project, ref: CandidateRef | None) -> dict[str, st
     return {"instruction": candidate.instruction, **settings, "prompt": candidate.prompt}
 
 
-def _run_suites(folder: Path, summary: RunSummary, project: Project, worlds: Worlds) -> list[PageSuite]:
+def _run_suites(
+    folder: Path,
+    summary: RunSummary,
+    project: Project,
+    worlds: Worlds,
+    failures: Mapping[tuple[str, str], Failure],
+) -> list[PageSuite]:
     suites = []
     # A stranger's summary must not turn a name into a path.
     for suite in (suite for suite in summary.suites if suite.name in project.lock.suites):
@@ -165,7 +185,8 @@ def _run_suites(folder: Path, summary: RunSummary, project: Project, worlds: Wor
             (lambda _: None) if old_part is None else RunStore(old_part).read_simulation,
             RunStore(part).read_simulation,
         )
-        suites.append(page_suite(suite.name, baseline, candidate, tasks, reads, project, worlds))
+        known = {task: failure for (name, task), failure in failures.items() if name == suite.name}
+        suites.append(page_suite(suite.name, baseline, candidate, tasks, reads, project, worlds, known))
     return suites
 
 
@@ -203,12 +224,14 @@ def page_suite(
     reads: tuple[ReadTrace, ReadTrace],
     project: Project | None,
     worlds: Worlds,
+    failures: Mapping[str, Failure] | None = None,
 ) -> PageSuite:
     """Combine the evidence of both sides with the splits of the project and the traces that may be shown.
 
     Args:
         tasks: The recorded tasks, as far as they are known.
         reads: Reads a trace of the baseline, and of the candidate.
+        failures: Explanations of the candidate's trials that are known already, by task.
 
     Raises:
         LedgerError: an access to a trace could not be recorded.
@@ -229,12 +252,12 @@ def page_suite(
     )
     if not is_known:
         sealed = set(records)
-    world = open_world(origin, project, worlds)
+    find_world = cache(lambda: open_world(origin, project, worlds))  # few pages need it, and it takes time
     traces = {
         task: shown
         for task, sides in records.items()
         if task not in sealed and any(map(_is_worth_reading, (*sides[0], *sides[1])))
-        if any(shown := _read_traces(sides, reads, tasks.get(task), world))
+        if any(shown := _read_traces(sides, reads, tasks.get(task), find_world, (failures or {}).get(task)))
     }
     if project is not None:
         trials = {task: (new or old)[0].record.trial for task, (old, new) in traces.items()}
@@ -259,11 +282,12 @@ def _read_traces(
     sides: tuple[Sequence[SimulationEvidence], Sequence[SimulationEvidence]],
     reads: tuple[ReadTrace, ReadTrace],
     task: Task | None,
-    world: World | None,
+    find_world: FindWorld,
+    known_failure: Failure | None,
 ) -> tuple[list[PageTrace], list[PageTrace]]:
-    """Read the traces of a task, and explain the first failed trial of the candidate."""
+    """Read the traces of a task, and explain the candidate's first failed trial, unless one is explained."""
     shown: tuple[list[PageTrace], list[PageTrace]] = [], []
-    has_explanation = False
+    has_explanation = known_failure is not None
     for index, (records, read) in enumerate(zip(sides, reads, strict=True)):
         for record in records:
             if (simulation := read(record.id)) is None:
@@ -275,16 +299,18 @@ def _read_traces(
                 and record.reward is not None
                 and not is_success(record.reward)
             ):
-                failure = _explain(simulation, task, world)
+                failure = _explain(simulation, task, find_world)
                 has_explanation = failure is not None
+            elif index == 1 and known_failure is not None and record.trial == known_failure.trial:
+                failure = known_failure
             shown[index].append(
-                PageTrace(record, simulation, _findings(record, simulation, task, world), failure)
+                PageTrace(record, simulation, _findings(record, simulation, task, find_world), failure)
             )
     return shown
 
 
-def _explain(simulation: Simulation, task: Task | None, world: World | None) -> Failure | None:
-    if task is None or world is None:
+def _explain(simulation: Simulation, task: Task | None, find_world: FindWorld) -> Failure | None:
+    if task is None or (world := find_world()) is None:
         return None
     try:
         return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
@@ -293,13 +319,13 @@ def _explain(simulation: Simulation, task: Task | None, world: World | None) -> 
 
 
 def _findings(
-    record: SimulationEvidence, simulation: Simulation, task: Task | None, world: World | None
+    record: SimulationEvidence, simulation: Simulation, task: Task | None, find_world: FindWorld
 ) -> tuple[Finding, ...]:
     """Return the recorded breaches of rules; if none are recorded, those that the world's rules show."""
     if not any((record.invariants or {}).values()):
         return ()
     recorded = read_findings(simulation)
-    if recorded is not None or world is None:
+    if recorded is not None or (world := find_world()) is None:
         return recorded or ()
     try:
         rules = rules_of(world)

@@ -23,6 +23,7 @@ from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.budget import SimulationState
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -561,6 +562,12 @@ class Session:
         stored = store_run(self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings)
         self.notes += stored.notes
         return stored.has_saved_baselines
+
+    @property
+    def failures(self) -> dict[TaskName, Failure]:
+        """The explanations of failed tasks, as far as there are any."""
+        runs = ((name, *item) for name, suite in self._runs.items() for item in suite.runs.items())
+        return {(name, task): run.failure for name, task, run in runs if run.failure is not None}
 
     @property
     def storage_error(self) -> str:

@@ -64,10 +64,11 @@ _MAX_DOTS = 1_000
 """Maximum number of dots in a TOML key, because the parser's time grows with the square of this number."""
 
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}(?:[\s,\]}]|$)")
-_MANY_DIGITS = re.compile(rb"\d{200}")
-"""Every text with a number that overflows matches this pattern or `_LARGE_EXPONENT`, and few other texts do.
-Two searches take half the time of one combined search."""
+_NUMBER_SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
+_LARGE_EXPONENT = re.compile(rb"0e\+?000+(?:[\s,\]}]|$)")
+_MANY_DIGITS = b"0" * 200
+"""Every text with a number that overflows contains this or `_LARGE_EXPONENT`, once `_NUMBER_SHAPE` has made
+its digits equal, and few other texts do. Searches for fixed bytes take a tenth of the time of others."""
 
 _BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "starts with a byte order mark; save it as UTF-8 without one",
@@ -450,7 +451,8 @@ def parse_json(data: str | bytes | bytearray, *, require_unique: bool = False, a
             problem = problem.replace(parser_message, message)
         raise ValueError(f"not valid JSON with finite numbers: {problem}") from None
     # The parser reads 1e999 as infinity, so the values are checked, but only if the text has such numbers.
-    may_overflow = _LARGE_EXPONENT.search(data) or _MANY_DIGITS.search(data)
+    shape = data.translate(_NUMBER_SHAPE)
+    may_overflow = _MANY_DIGITS in shape or _LARGE_EXPONENT.search(shape)
     if may_overflow and (problem := _find_problem(value, _finiteness_problem)):
         raise ValueError(f"not valid JSON with finite numbers: {problem}")
     if not allow_nul and b"\\u0000" in data and _ESCAPED_NUL.search(data):
