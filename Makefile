@@ -35,13 +35,13 @@ test: check
 # Agents of other frameworks, logs made with the real SDKs, and the real llama.cpp. These packages have an environment of their own:
 # they bring a pytest plugin that takes longer to load than all others together.
 LIBRARIES := build/libraries
-LIBRARY_TESTS := tests/agents/test_frameworks.py tests/models/test_llama_cpp.py tests/importing/test_sdk_logs.py tests/hotel_story
+LIBRARY_TESTS := tests/agents/test_frameworks.py tests/models/test_llama_cpp.py tests/importing/test_sdk_logs.py tests/hotel_story tests/improve/test_gepa.py
 
 $(LIBRARIES)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LIBRARIES)
 	$(LIBRARIES)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(LIBRARIES)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt \
-	  --group dev --group agents --group logs --group engines --editable .
+	  --group dev --group agents --group logs --group engines --editable ".[gepa]"
 	@touch $@
 
 test-libraries: $(LIBRARIES)/.installed

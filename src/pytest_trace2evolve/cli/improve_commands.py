@@ -248,12 +248,12 @@ IMPROVE = Command(
             "--proposer",
             None,
             "table: add a sentence of a file; ablate: drop a rule; parameters: change the sampling; "
-            "reflect: a model reads failures and rewrites the instruction",
-            choices=("table", "ablate", "parameters", "reflect"),
+            "reflect: a model reads failures and rewrites the instruction; gepa: the same in GEPA's way",
+            choices=("table", "ablate", "parameters", "reflect", "gepa"),
             required=True,
         ),
         path_option("--table", "FILE", "TOML file with the sentences of proposer table"),
-        text_option("--reflect-model", "MODEL", "model of proposer reflect"),
+        text_option("--reflect-model", "MODEL", "model of the proposers reflect and gepa"),
         text_option("--reflect-base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
         text_option(
             "--reflect-api-key-env",

@@ -274,6 +274,9 @@ class SessionArena(SearchSessions):
             failures=lambda: self._failures(parent),
             kinds=lambda: self._kinds(parent),
             policy=self._policy,
+            number=len(self.state.proposals),
+            rewards=self.state.rewards,
+            conversations=self._conversations,
         )
         proposer = self.plan.proposer
         hypothesis = problem = ""
@@ -320,6 +323,10 @@ class SessionArena(SearchSessions):
     def _failures(self, parent: str) -> list[str]:
         traces = self._traces(parent)
         return [render_conversation(behavior.trace) for behavior in traces.behaviors if not behavior.passed]
+
+    def _conversations(self, candidate: str) -> dict[str, str]:
+        behaviors = self._traces(candidate).behaviors
+        return {behavior.task.id: render_conversation(behavior.trace) for behavior in behaviors}
 
     def _kinds(self, parent: str) -> list[str]:
         kinds, _ = count_failure_kinds(self._traces(parent).behaviors)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.improve.search import Row
+from pytest_trace2evolve.improve.search import Rewards, Row
 from pytest_trace2evolve.models.settings import ModelParameters
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.utils.canonical import digest
@@ -51,6 +51,9 @@ class Request:
         failures: Returns the conversations of discovery that the parent failed, as texts.
         kinds: Returns the kinds of failure among them, most frequent first, a line each.
         policy: The policy of the world, which the agent's prompt holds anyway.
+        number: How many proposals the search has made before.
+        rewards: By candidate, the mean reward of each measured discovery task.
+        conversations: Returns one conversation of each discovery task that a candidate was measured on.
     """
 
     parent: Candidate
@@ -59,6 +62,9 @@ class Request:
     failures: Callable[[], Sequence[str]] = tuple
     kinds: Callable[[], Sequence[str]] = tuple
     policy: str = ""
+    number: int = 0
+    rewards: Mapping[str, Rewards] = field(default_factory=dict)
+    conversations: Callable[[str], Mapping[str, str]] = lambda candidate: {}
 
     def is_new(self, draft: Draft) -> bool:
         """Whether no candidate of the search has this text and these parameters."""

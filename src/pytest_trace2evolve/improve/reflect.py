@@ -44,8 +44,8 @@ class _Answer(StrictModel):
 
 
 @dataclass
-class ReflectProposer:
-    """Asks a model for the next instruction. Its answers are checked before they are used.
+class Reflector:
+    """A model that is asked about proposals.
 
     Attributes:
         settings: The model.
@@ -58,18 +58,27 @@ class ReflectProposer:
     @cached_property
     def identity(self) -> str:
         model = self.settings
-        return digest(["reflect", PROMPT_VERSION, model.model, model.temperature, model.seed])
+        return digest([type(self).__name__, PROMPT_VERSION, model.model, model.temperature, model.seed])
 
-    def propose(self, request: Request) -> Draft | None:
+    def ask(self, *messages: dict[str, str]) -> str:
+        """Return the model's answer to messages, and add its usage.
+
+        Raises:
+            ProposalError: the model did not answer.
+            EndpointError: the model rejects the request, or cannot be reached.
+        """
+        from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
         from pytest_trace2evolve.utils.http import run_with_timeout
 
-        self.usage = NO_USAGE
-        failures = request.failures()
-        if not failures:
-            return None
-        prompt = _question(request, failures)
+        async def complete() -> Completion:
+            model = ChatModel(self.settings)
+            try:
+                return await model.complete(list(messages), ())
+            finally:
+                await model.close()
+
         try:
-            completion = run_with_timeout(self.settings.timeout, lambda: self._complete(prompt))
+            completion = run_with_timeout(self.settings.timeout, complete)
         except EndpointError:
             raise
         except TimeoutError:
@@ -77,25 +86,27 @@ class ReflectProposer:
             raise ProposalError(f"rejected: the model did not answer within {limit:g} seconds") from None
         except Trace2EvolveError as error:
             raise ProposalError(f"rejected: the model did not answer: {error}") from None
+        self.usage += completion.usage
+        return completion.content or ""
+
+
+class ReflectProposer(Reflector):
+    """Asks a model for the next instruction. Its answers are checked before they are used."""
+
+    def propose(self, request: Request) -> Draft | None:
+        self.usage = NO_USAGE
+        failures = request.failures()
+        if not failures:
+            return None
+        prompt = _question(request, failures)
+        text = self.ask({"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": prompt})
         try:
-            answer = _Answer.model_validate_json(completion.content or "")
+            answer = _Answer.model_validate_json(text)
         except ValidationError as error:
             raise ProposalError(f"rejected: the answer is no proposal: {first_problem(error)}") from None
         if not answer.instruction.strip():
             raise ProposalError("rejected: its instruction is empty")
         return Draft(answer.hypothesis, answer.instruction, request.parent.parameters)
-
-    async def _complete(self, prompt: str) -> Completion:
-        from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
-
-        model = ChatModel(self.settings)
-        try:
-            messages = [{"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": prompt}]
-            completion = await model.complete(messages, ())
-            self.usage = completion.usage
-            return completion
-        finally:
-            await model.close()
 
 
 def reflect_settings(settings: ModelSettings) -> ModelSettings:
@@ -105,7 +116,7 @@ def reflect_settings(settings: ModelSettings) -> ModelSettings:
 
 def _question(request: Request, failures: Sequence[str]) -> str:
     # Each request shows other conversations, as far as there are any.
-    start = MAX_FAILURES * len(request.history) % len(failures)
+    start = MAX_FAILURES * request.number % len(failures)
     shown = [*failures[start:], *failures[:start]][:MAX_FAILURES]
     history = [
         json.dumps(

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from pytest_trace2evolve.gate.pairs import Comparisons, Tally
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.improve.arguments import search_values
+from pytest_trace2evolve.improve.gepa import GepaProposer
 from pytest_trace2evolve.improve.planner import check_gate_can_promote
 from pytest_trace2evolve.improve.proposers import (
     AblateProposer,
@@ -41,6 +41,10 @@ from pytest_trace2evolve.session.settings import Context, check_not_empty, read_
 from pytest_trace2evolve.session.traces import SEALED_ROLES
 from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.optional import check_installed
+
+REFLECTORS = ("reflect", "gepa")
+"""The proposers that ask a model about conversations."""
 
 
 def plan_search(
@@ -134,13 +138,14 @@ def plan_search(
 def _make_proposer(
     arguments: argparse.Namespace, root: Candidate, project: Project, context: Context
 ) -> Proposer:
-    given: Mapping[str, Any] = {"table": arguments.table, "reflect": arguments.reflect_model}
-    flags = {"table": "--table FILE", "reflect": "--reflect-model MODEL"}
-    for name, value in given.items():
-        if name == arguments.proposer and value is None:
-            raise ConfigError(f"--proposer {name} needs {flags[name]}")
-        if name != arguments.proposer and value is not None:
-            raise ConfigError(f"{flags[name].split()[0]} has no effect without --proposer {name}")
+    needed = {"table": ("--table FILE", arguments.table)}
+    needed |= dict.fromkeys(REFLECTORS, ("--reflect-model MODEL", arguments.reflect_model))
+    flag, value = needed.get(arguments.proposer, ("", ""))
+    if value is None:
+        raise ConfigError(f"--proposer {arguments.proposer} needs {flag}")
+    for name, (other_flag, value) in needed.items():
+        if other_flag != flag and value is not None:
+            raise ConfigError(f"{other_flag.split()[0]} has no effect without --proposer {name}")
     if arguments.proposer == "table":
         return TableProposer.read(context.base_folder / arguments.table)
     if arguments.proposer == "ablate":
@@ -166,6 +171,9 @@ def _make_proposer(
     )
     settings.key()
     settings.require_url()
+    if arguments.proposer == "gepa":
+        check_installed("gepa", extra="gepa")
+        return GepaProposer(settings)
     return ReflectProposer(reflect_settings(settings))
 
 
@@ -223,10 +231,10 @@ def _check_baseline(planned: PlannedSuite, arguments: argparse.Namespace, groups
             f"--baseline {arguments.baseline}: lacks {len(missing)} of {len(groups)} discovery tasks of "
             f"{planned.name!r}; omit it to measure {arguments.candidate!r}"
         )
-    if arguments.proposer == "reflect" and (baseline.path is None or not baseline.path.is_dir()):
+    if arguments.proposer in REFLECTORS and (baseline.path is None or not baseline.path.is_dir()):
         raise ConfigError(
             f"--baseline {arguments.baseline}: a saved baseline holds no conversations, which --proposer "
-            "reflect reads; name the folder of a run, or omit it"
+            f"{arguments.proposer} reads; name the folder of a run, or omit it"
         )
 
 
