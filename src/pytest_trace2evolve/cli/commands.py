@@ -350,6 +350,17 @@ BASELINE = Command(
                 DRY_RUN_OPTION,
             ),
         ),
+        Command(
+            "extend",
+            "add trials to a saved baseline, by its own candidate",
+            ("trace2evolve baseline extend v0 --trials 16 -- --t2e-model gpt-4.1-mini --t2e-max-cost 5",),
+            "evidence:extend",
+            (
+                text_option("name", "NAME", "the saved baseline"),
+                integer_option("--trials", "N", "trials of each task that it then has", required=True),
+                text_option("arguments", "-- OPTION", "options for the pytest session", nargs="*"),
+            ),
+        ),
     ),
 )
 

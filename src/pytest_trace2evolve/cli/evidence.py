@@ -3,13 +3,14 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
-from pytest_trace2evolve.errors import CaseError, ConfigError, GitHubError
+from pytest_trace2evolve.errors import CaseError, ConfigError, GitHubError, ResultsError
 from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.utils.files import find_root, is_inside
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -90,6 +91,49 @@ def _print_records(
     for error in errors:
         print(f"trace2evolve: {error}", file=sys.stderr)
     return 1 if errors else 0
+
+
+def extend(options: argparse.Namespace) -> int:
+    """Add trials to a saved baseline, in a session with its own candidate that decides nothing.
+
+    Returns:
+        0 if the baseline then has the trials; otherwise the session's exit status, or 1.
+
+    Raises:
+        ConfigError: there is no such baseline, or it does not record one candidate.
+        ResultsError: the baseline is damaged.
+    """
+    from datetime import UTC, datetime
+
+    from pytest_trace2evolve.cli.gate import run_session
+    from pytest_trace2evolve.session.baselines import saved_baselines
+
+    project, name = project_of(options), options.name
+    saved = saved_baselines(project, datetime.now(UTC))
+    found = [facts for facts in saved if facts.name == name]
+    if not found:
+        names = ", ".join(sorted({facts.name for facts in saved})) or "none"
+        raise ConfigError(f"no saved baseline has the name {name!r}; saved are {names}")
+    if errors := [facts.error for facts in found if facts.error]:
+        raise ResultsError(errors[0])
+    candidates = {facts.candidate for facts in found}
+    if len(candidates) > 1 or None in candidates:
+        raise ConfigError(
+            f"baseline {name!r} does not record one candidate for all of its suites; name one: pytest "
+            f"--candidate ID --t2e-suite SUITE --t2e-save-baseline {name} --t2e-baseline-mode more-trials"
+        )
+    suites = [facts.suite for facts in found if facts.trials[0] < options.trials]
+    if not suites:
+        print(f"baseline {name} has {found[0].trials[0]} trials of each task already")
+        return 0
+    command = ["pytest", "--candidate", str(found[0].candidate), f"--t2e-trials={options.trials}"]
+    command += [f"--t2e-save-baseline={name}", "--t2e-baseline-mode=more-trials"]
+    command += [f"--t2e-suite={suite}" for suite in suites] + options.arguments
+    command += [project.suite_path(suite).relative_to(project.root).as_posix() for suite in suites]
+    print(shlex.join(command), flush=True)
+    status = run_session(command, project.root)
+    extended = [facts for facts in saved_baselines(project, datetime.now(UTC)) if facts.name == name]
+    return 0 if all(facts.trials[0] >= options.trials for facts in extended) else status or 1
 
 
 def promote(options: argparse.Namespace) -> int:

@@ -100,7 +100,12 @@ def _run_session(command: Sequence[str], root: Path, folder: Path, *, keeps_run:
     """Run a session of pytest, write its JUnit file and its run to a folder, and return its exit status."""
     outputs = [f"--junitxml={folder / 'junit.xml'}"]
     outputs += [] if keeps_run else [f"--t2e-run-folder={folder / 'run'}"]
-    with subprocess.Popen([sys.executable, "-m", *command, *outputs], cwd=root) as process:
+    return run_session([*command, *outputs], root)
+
+
+def run_session(command: Sequence[str], root: Path) -> int:
+    """Run a session of pytest in a folder, and return its exit status."""
+    with subprocess.Popen([sys.executable, "-m", *command], cwd=root) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:  # the session is interrupted too, and stores what it has measured

@@ -59,7 +59,7 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    options = parser.parse_args(arguments)
+    options = _parse(parser, list(sys.argv[1:] if arguments is None else arguments))
     command: Callable[[argparse.Namespace], int] = options.command
     status = EXIT_BROKEN_PIPE
     try:
@@ -88,6 +88,20 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
     except BaseException as error:
         print(f"trace2evolve: {write_crash_report(error, _project_folder(options))}", file=sys.stderr)
         return EXIT_CRASH
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """Parse arguments; those after `--` are options for pytest if the command takes any.
+
+    Behind a second positional argument, argparse does not assign them itself.
+    """
+    options, rest = parser.parse_known_args(arguments)
+    tail = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
+    if rest and hasattr(options, "arguments") and rest in (tail, ["--", *tail]):
+        options.arguments = tail
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def _current_folder() -> Path | None:

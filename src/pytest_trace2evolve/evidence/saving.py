@@ -1,4 +1,4 @@
-"""Saves baselines in one of three modes: create, replace, or add new tasks.
+"""Saves baselines in one of four modes: create, replace, add new tasks, or add trials.
 
 A run writes a baseline only if an option requests it. An existing baseline must be unchanged when the run
 ends, and the new baseline names the digest of the baseline that it replaces.
@@ -30,6 +30,7 @@ class SaveMode(StrEnum):
     SAVE = "save"
     UPDATE = "update"
     NEW_ONLY = "new-only"
+    MORE_TRIALS = "more-trials"
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,20 @@ class SavePlan:
     Attributes:
         digests_before: The digests of existing baselines by suite.
         kept_tasks: In mode `new-only`, the ids of the tasks that the existing baselines hold, by suite.
+        kept_trials: In mode `more-trials`, the numbers of the trials that they hold, by suite and task.
     """
 
     name: str
     mode: SaveMode = SaveMode.SAVE
     digests_before: Mapping[str, str] = field(default_factory=dict)
     kept_tasks: Mapping[str, Collection[str]] = field(default_factory=dict)
+    kept_trials: Mapping[str, Mapping[str, Collection[int]]] = field(default_factory=dict)
+
+    def tasks_with(self, suite: str, trials: int) -> Collection[str]:
+        """Return the ids of the tasks of a suite that a run of so many trials need not run."""
+        kept_trials = self.kept_trials.get(suite, {})
+        complete = {task for task, numbers in kept_trials.items() if set(range(trials)) <= set(numbers)}
+        return complete | set(self.kept_tasks.get(suite, ()))
 
 
 class SaveResult(NamedTuple):
@@ -68,7 +77,7 @@ def plan_save(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> SavePlan:
     """Plan the save of a run, and check existing baselines. `paths` holds the file of each suite.
 
     Raises:
-        ConfigError: a baseline exists and the mode is `save`.
+        ConfigError: a baseline exists and the mode is `save`, or lacks and the mode is `more-trials`.
         ResultsError: an existing baseline is damaged.
     """
     existing_paths = {suite: path for suite, path in paths.items() if path.exists()}
@@ -77,13 +86,20 @@ def plan_save(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> SavePlan:
             f"{next(iter(existing_paths.values()))} already exists; "
             "choose a different name, or give --t2e-baseline-mode update or new-only"
         )
+    if mode is SaveMode.MORE_TRIALS and len(existing_paths) < len(paths):
+        missing_path = next(path for suite, path in paths.items() if suite not in existing_paths)
+        raise ConfigError(
+            f"{missing_path} does not exist, so no trials can be added to it; name the suite with a baseline "
+            f"{name!r} by --t2e-suite"
+        )
     existing = {suite: read_evidence(path) for suite, path in existing_paths.items()}
     digests = {suite: evidence_digest(evidence) for suite, evidence in existing.items()}
-    if mode is not SaveMode.NEW_ONLY:
-        return SavePlan(name, mode, digests)
-    return SavePlan(
-        name, mode, digests, {suite: _tasks_of(evidence.simulations) for suite, evidence in existing.items()}
-    )
+    kept_tasks, kept_trials = {}, {}
+    if mode is SaveMode.NEW_ONLY:
+        kept_tasks = {suite: _tasks_of(evidence.simulations) for suite, evidence in existing.items()}
+    if mode is SaveMode.MORE_TRIALS:
+        kept_trials = {suite: _trials_by_task(evidence.simulations) for suite, evidence in existing.items()}
+    return SavePlan(name, mode, digests, kept_tasks, kept_trials)
 
 
 def save_baseline(
@@ -120,6 +136,8 @@ def save_baseline(
         action = "saved"
         if current is not None and mode is SaveMode.UPDATE:
             evidence, action = _replacement_evidence(current, evidence, tasks), "updated"
+        elif current is not None and mode is SaveMode.MORE_TRIALS:
+            evidence, action = _add_trials(current, evidence)
         elif current is not None:
             evidence, action = _add_new_tasks(current, evidence)
         if evidence is current:
@@ -192,6 +210,31 @@ def _add_new_tasks(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
     ), action
 
 
+def _add_trials(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
+    """Add the measured trials that a baseline lacks; return the evidence and a text about them.
+
+    Without any, `old` itself is returned. A lost trial is not added, so that a later run can make it again.
+
+    Raises:
+        ResultsError: the run is not one of the baseline's own identity, or a task's content has changed.
+    """
+    digests = {record.task_id: record.task_digest for record in new.simulations}
+    if obstacles := list(merge_obstacles(old, new.provenance, digests)):
+        raise ResultsError(f"no trial can be added to it: {'; '.join(obstacles)}")
+    kept = _trials_by_task(old.simulations)
+    records = [record for record in new.simulations if record.trial not in kept.get(record.task_id, ())]
+    measured = [record for record in records if record.status is Status.MEASURED]
+    lost_note = f" ({len(records) - len(measured)} lost)" if len(measured) < len(records) else ""
+    if not measured:
+        return old, f"unchanged, no trial added{lost_note}"
+    merged_records = sorted(
+        (*old.simulations, *measured), key=lambda record: (natural_sort_key(record.task_id), record.trial)
+    )
+    provenance = old.provenance.model_copy(update={"extended_at": new.provenance.created_at})
+    evidence = old.model_copy(update={"simulations": tuple(merged_records)})
+    return _with_lineage(evidence, provenance, old), f"extended, {len(measured)} trials added{lost_note}"
+
+
 def _with_lineage(evidence: Evidence, provenance: Provenance, old: Evidence) -> Evidence:
     lineage = provenance.model_copy(update={"replaces": evidence_digest(old)})
     return evidence.model_copy(update={"provenance": lineage})
@@ -256,6 +299,13 @@ def trials_difference(old: Evidence, trials: int) -> str:
 
 def _max_trials(records: Iterable[SimulationEvidence]) -> int:
     return max(Counter(record.task_id for record in records).values(), default=0)
+
+
+def _trials_by_task(records: Iterable[SimulationEvidence]) -> dict[str, set[int]]:
+    trials: dict[str, set[int]] = {}
+    for record in records:
+        trials.setdefault(record.task_id, set()).add(record.trial)
+    return trials
 
 
 def _tasks_of(records: Iterable[SimulationEvidence]) -> set[str]:

@@ -55,7 +55,7 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
         expected_failure = f"fails in baseline {planned.baseline.name}"
     sealed_splits = sealed_splits_of_task(plan.project, planned.suite.domain, event.task_id)
     is_open = not sealed_splits
-    error, skip_reason = _unjudged_reasons(run, planned.trials, is_open=is_open)
+    error, skip_reason = _unjudged_reasons(run, planned.trials_of(event.task_id), is_open=is_open)
     if error or skip_reason:
         return ItemResult(
             error=error, skip_reason=skip_reason, expected_failure=expected_failure, properties=properties

@@ -297,6 +297,7 @@ class Provenance(Record):
             fails. None for other agents: a simulation is lost, and not scored, if their answer is late.
         run_id: Id of the run that measured the evidence; for an extended baseline, of the first run.
         created_at: Time of that measurement (ISO 8601).
+        extended_at: Time of the run that last added trials.
         replaces: For a baseline, digest of the evidence of the previous baseline.
         promoted_from: For a baseline, id of the run whose verdict promoted it.
         checks: The project's own checks that measured the simulations, by id; None if there are none.
@@ -322,6 +323,7 @@ class Provenance(Record):
     call_timeout: float | None = None
     run_id: str | None = None
     created_at: str | None = None
+    extended_at: str | None = None
     replaces: str | None = None
     promoted_from: str | None = None
     sources: tuple[str, ...] = ()
@@ -331,7 +333,7 @@ class Provenance(Record):
     def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out absent fields that came later, so that evidence without them keeps its form."""
         record: dict[str, Any] = dump(self)
-        for name in ("checks", "call_timeout", "task_revision"):
+        for name in ("checks", "call_timeout", "task_revision", "extended_at"):
             if record.get(name) is None:
                 record.pop(name, None)
         return record

@@ -38,7 +38,7 @@ DIGEST_DIGITS = 8
 def baseline_line(baseline: "BaselineFacts", *, names_suite: bool = False) -> str:
     """Describe a baseline in one line: its age, trials, candidate and lineage."""
     facts = [
-        "age not recorded" if baseline.age_days is None else f"{_days_text(baseline.age_days)} old",
+        "age not recorded" if baseline.age_days is None else _age_text(baseline),
         _trials_text(baseline.trials),
     ]
     if baseline.candidate is not None:
@@ -53,13 +53,22 @@ def baseline_line(baseline: "BaselineFacts", *, names_suite: bool = False) -> st
 def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -> list[str]:
     """Return a warning for each baseline that is older than `max_days`."""
     return [
-        f"warning: baseline {baseline.name} of {baseline.suite} is {_days_text(baseline.age_days)} old, "
+        f"warning: baseline {baseline.name} of {baseline.suite} is {_age_text(baseline)}, "
         "more than "
         f"t2e_baseline_max_age = {max_days:g}; measure it again "
         f"(--t2e-save-baseline {baseline.name} --t2e-baseline-mode update)"
         for baseline in baselines
         if max_days is not None and baseline.age_days is not None and baseline.age_days > max_days
     ]
+
+
+def _age_text(baseline: "BaselineFacts") -> str:
+    """The age of a baseline's oldest trials, and that of the newest if they were made later."""
+    assert baseline.age_days is not None
+    newest = baseline.newest_age_days
+    return _days_text(baseline.age_days) + (
+        "" if newest is None else f" (newest trials {_days_text(newest)})"
+    )
 
 
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:

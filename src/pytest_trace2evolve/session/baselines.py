@@ -262,6 +262,7 @@ class BaselineFacts:
         path: The baseline's file, relative to the project's folder.
         error: The reason why the file could not be read, or empty. With an error, no other facts are known.
         age_days: Days since the baseline's run started; None if its start was not recorded.
+        newest_age_days: Days since the run that last added trials; None if none did.
         trials: The smallest and the largest number of trials of a task.
         lock: `current`, `stale`, `not recorded`, or `none` if the project has no lock of that suite.
         changed: The differences between the baseline's lock and the current lock, one phrase each.
@@ -277,6 +278,7 @@ class BaselineFacts:
     digest: str | None = None
     created_at: str | None = None
     age_days: float | None = None
+    newest_age_days: float | None = None
     candidate: str | None = None
     parent: str | None = None
     model: str | None = None
@@ -303,6 +305,7 @@ def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> 
         name,
         created_at=origin.created_at,
         age_days=_age_days(origin.created_at, now),
+        newest_age_days=_age_days(origin.extended_at, now),
         candidate=origin.candidate.id if origin.candidate else None,
         parent=origin.candidate.parent if origin.candidate else None,
         model=origin.agent.model,

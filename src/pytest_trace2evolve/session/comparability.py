@@ -186,7 +186,7 @@ def check_mergeable(plan: Plan) -> None:
         ResultsError: a baseline is damaged or differs from the run. The message names the file, the field
             and both values.
     """
-    if plan.saving is None or plan.saving.mode is not SaveMode.NEW_ONLY:
+    if plan.saving is None or plan.saving.mode not in (SaveMode.NEW_ONLY, SaveMode.MORE_TRIALS):
         return
     for name in plan.saving.digests_before:
         planned_suite = plan.suites[name]
@@ -198,9 +198,13 @@ def check_mergeable(plan: Plan) -> None:
         missing_tasks = planned_suite.lock.tasks.keys() - {
             simulation.task_id for simulation in baseline_evidence.simulations
         }
-        if missing_tasks and (
-            unequal_text := trials_difference(
-                baseline_evidence, max(map(planned_suite.trials_of, missing_tasks))
+        if (
+            missing_tasks
+            and plan.saving.mode is SaveMode.NEW_ONLY
+            and (
+                unequal_text := trials_difference(
+                    baseline_evidence, max(map(planned_suite.trials_of, missing_tasks))
+                )
             )
         ):
             problems.append(unequal_text)

@@ -75,7 +75,7 @@ def estimate(plan: Plan, expected: ExpectedUsage, draws: Draws) -> Estimate:
     for name, planned_suite in plan.suites.items():
         for task_id in planned_suite.planned_tasks:
             usage = expected.usage_of(name, task_id)
-            for trial in range(planned_suite.trials):
+            for trial in planned_suite.trial_numbers(task_id):
                 store, key = draws.location_of(name, task_id, trial)
                 if key in seen_keys:
                     continue

@@ -120,8 +120,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "baseline-mode",
         "gate",
-        "if the baseline exists: fail (save, default), replace it (update) or add tasks (new-only)",
-        choices=("save", "update", "new-only"),
+        "if the baseline exists: fail (save, default), replace it (update), add tasks (new-only) or trials",
+        choices=("save", "update", "new-only", "more-trials"),
     ),
     Option(
         "gate",

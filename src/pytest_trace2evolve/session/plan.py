@@ -119,6 +119,7 @@ class PlannedSuite(LockedSuite):
     Attributes:
         guidelines: Digest of the text that a simulated user follows, in a live run.
         kept_tasks: The ids of tasks that are not run, because the baseline to which the run adds holds them.
+        kept_trials: The same for the numbers of trials, by task.
     """
 
     agent: str
@@ -128,6 +129,7 @@ class PlannedSuite(LockedSuite):
     guidelines: str | None = None
     identity: Identity = field(default_factory=Identity)
     kept_tasks: Collection[str] = ()
+    kept_trials: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     @property
     def planned_splits(self) -> dict[str, list[str]]:
@@ -143,10 +145,15 @@ class PlannedSuite(LockedSuite):
         """The ids of the tasks to run."""
         return [task for tasks in self.planned_splits.values() for task in tasks]
 
+    def trial_numbers(self, task_id: str) -> list[int]:
+        """Return the numbers of a task's trials that this run makes."""
+        kept_trials = self.kept_trials.get(task_id, ())
+        return [trial for trial in range(self.trials) if trial not in kept_trials]
+
     def trials_of(self, task_id: str) -> int:
         """Return the number of simulations of a task that this run makes or replays."""
         if self.recorded_runs is None:
-            return self.trials
+            return len(self.trial_numbers(task_id))
         return len(self.recorded_runs.by_task.get(task_id, ()))
 
     @property

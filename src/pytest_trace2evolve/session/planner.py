@@ -163,8 +163,8 @@ def make_plan(
     if not is_worker:
         check_folders_unused(options.live, [suite.name for suite in suites], [run_folder, *stage_folders])
     saving = _plan_saving(options, project, suites)
-    if saving and saving.kept_tasks:
-        policy = None  # some tasks of a suite decide nothing
+    if saving and (saving.kept_tasks or saving.kept_trials):
+        policy = None  # a part of a suite decides nothing
     try:
         baselines, baseline_notes = find_baselines(
             options.baseline,
@@ -198,13 +198,16 @@ def make_plan(
             identity=Identity()
             if is_listing
             else _suite_identity(suite, agents[suite.name], candidate, resources),
-            kept_tasks=saving.kept_tasks.get(suite.name, ()) if saving else (),
+            kept_tasks=saving.tasks_with(suite.name, options.trials or suite.suite.trials) if saving else (),
+            kept_trials=saving.kept_trials.get(suite.name, {}) if saving else {},
         )
         for suite in suites
     }
-    if saving and saving.kept_tasks and not any(suite.planned_splits for suite in planned_suites.values()):
+    is_addition = saving is not None and (saving.kept_tasks or saving.kept_trials)
+    if saving and is_addition and not any(suite.planned_splits for suite in planned_suites.values()):
+        held = f"every {'trial' if saving.kept_trials else 'task'} of {', '.join(planned_suites)}"
         raise ConfigError(
-            f"baseline {saving.name!r} already holds every task of {', '.join(planned_suites)}, so there is "
+            f"baseline {saving.name!r} already holds {held}, so there is "
             "nothing to add; to measure it again, give --t2e-baseline-mode update"
         )
     confirmation = None

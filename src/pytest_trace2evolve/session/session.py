@@ -247,7 +247,7 @@ class Session:
     def count_simulations(self, tasks: Iterable[TaskName]) -> int:
         """Return the number of simulations of tasks, without fresh ones, over all stages of the run."""
         suites = self._stages[-1].suites
-        return sum(suites[suite].trials for suite, _ in tasks)
+        return sum(suites[suite].trials_of(task) for suite, task in tasks)
 
     def worker_data(self) -> dict[str, Any]:
         """Return the data that a worker of xdist needs to run cases on the same budget, as JSON."""

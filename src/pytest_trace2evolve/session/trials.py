@@ -260,7 +260,7 @@ class TaskRunner:
                 f"{planned_suite.path}: the content of task {task_id!r} changed "
                 f"since {LOCK_NAME} was written; {RENEW_REMEDY}"
             )
-        trials = range(planned_suite.trials)
+        trials = planned_suite.trial_numbers(task_id)
         jobs = [self._make_job(planned_suite, task, trial) for trial in trials]
         results = await self._gather_simulations(jobs, self.engine.make)
         simulations = [result for result in results if isinstance(result, Simulation)]

@@ -243,8 +243,8 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: 
         saves_baseline: Whether a requested baseline is saved, because the run is complete.
     """
     if plan.policy is None:
-        reason = "only the tasks that the baseline lacks were run"
-        return reason if planned_suite.kept_tasks else "the gate is off"
+        part = "trials" if planned_suite.kept_trials else "tasks" if planned_suite.kept_tasks else ""
+        return f"only the {part} that the baseline lacks were run" if part else "the gate is off"
     if planned_suite.baseline is not None:
         return ""
     candidate = plan.candidate.id
