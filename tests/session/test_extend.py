@@ -52,7 +52,7 @@ def test_only_the_missing_trials_are_made(desk: DeskProject, capfd: pytest.Captu
         assert facts["trials"] == [4, 4]
         assert facts["newest_age_days"] <= facts["age_days"]
         result = desk.pytester.runpytest_inprocess(*command(server, "--candidate=v3", "--t2e-trials=2"))
-    result.stdout.fnmatch_lines(["baseline v0: * old (newest trials *"])
+    result.stdout.fnmatch_lines(["trace2evolve: baseline v0: 0 days old (newest trials 0 days), 4 trials, *"])
     assert result.ret in (0, 1, 10)
 
 

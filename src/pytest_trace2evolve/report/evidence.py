@@ -66,9 +66,8 @@ def _age_text(baseline: "BaselineFacts") -> str:
     """The age of a baseline's oldest trials, and that of the newest if they were made later."""
     assert baseline.age_days is not None
     newest = baseline.newest_age_days
-    return _days_text(baseline.age_days) + (
-        "" if newest is None else f" (newest trials {_days_text(newest)})"
-    )
+    newest_text = "" if newest is None else f" (newest trials {_days_text(newest)})"
+    return f"{_days_text(baseline.age_days)} old{newest_text}"
 
 
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
