@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,15 @@ from typing import Any
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.alpha_spending import stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import pool_of
-from pytest_trace2evolve.gate.checks import compute_findings, evaluate
-from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
-from pytest_trace2evolve.gate.confirm import STEP_TRIALS, fresh_p
+from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.intervals import information_share, predictive_power
-from pytest_trace2evolve.gate.pairs import METRICS, REGRESSIONS, REWARD, Comparisons, Tally
-from pytest_trace2evolve.gate.power import AGENTS, NEAR_DETERMINISTIC, Design, Effect, simulate_stages
-from pytest_trace2evolve.gate.protocols import FAIL, Question
-from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.gate.pairs import METRICS, REWARD, Comparisons, Tally
+from pytest_trace2evolve.gate.power import AGENTS, NEAR_DETERMINISTIC, Design, Effect
+from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.gate.stages import simulate_runs
+from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -52,8 +49,9 @@ AGENTS_OF_DESIGNS = {
     "mixed": AGENTS["medium"],
 }
 EFFECTS = (-0.05, 0.0, 0.025, 0.05, 0.075, 0.10, 0.15)
-BASELINES = {"before": None, "8 saved": 8, "16 saved": 16}
-"""Designs: the baseline's first trials, as many as the candidate's, or all saved trials at every stage."""
+DESIGNS = {"before": None, "8 saved": 8, "16 saved": 16}
+"""The baseline's trials at every stage. Before, they were as many as the candidate's, no stage ended for
+futility, and all broken tasks got fresh trials."""
 
 
 def level_cells() -> Iterator[dict[str, Any]]:
@@ -109,79 +107,32 @@ def _centre(rate: float, spread: float) -> float:
 
 def design_cells() -> Iterator[dict[str, Any]]:
     """All designs, agents, sizes and effects."""
-    for tasks, agent, effect, design in product((56, 114, 200), AGENTS_OF_DESIGNS, EFFECTS, BASELINES):
-        if effect in (0.0, 0.05, 0.10) or (tasks, agent) == (114, "mixed"):
-            yield {"tasks": tasks, "agent": agent, "effect": effect, "design": design}
-
-
-@dataclass
-class StagedRun:
-    """Runs in stages: their decisions and the simulations that they made."""
-
-    rank: Counts
-    is_open: Flags
-    trials: Counts
-    paid: Flags
+    for tasks, agent, effect, name in product((114, 56, 200), AGENTS_OF_DESIGNS, EFFECTS, DESIGNS):
+        is_curve = (tasks, agent) == (114, "mixed")
+        if is_curve or (effect in (0.0, 0.05, 0.10) and name != "16 saved"):
+            yield {"tasks": tasks, "agent": agent, "effect": effect, "design": name}
 
 
 def design(cell: dict[str, Any], rows: int) -> dict[str, float]:
-    """Decisions and simulations of runs in stages; a saved baseline costs nothing."""
-    agent, tasks, saved = AGENTS_OF_DESIGNS[cell["agent"]], cell["tasks"], BASELINES[cell["design"]]
-    random = np.random.default_rng(
-        [rows, tasks, *cell["agent"].encode(), round(1000 + 1000 * cell["effect"])]
+    """Decisions and simulations of runs in stages; the baseline is measured before."""
+    saved, tasks = DESIGNS[cell["design"]], cell["tasks"]
+    seed = [rows, tasks, *cell["agent"].encode(), round(1000 + 1000 * cell["effect"])]
+    runs = simulate_runs(
+        np.random.default_rng(seed),
+        AGENTS_OF_DESIGNS[cell["agent"]],
+        Effect(cell["effect"]),
+        Design(tasks, SCHEDULE[-1], baseline_trials=saved),
+        CALIBRATED if saved else replace(CALIBRATED, futility=0.0),
+        SCHEDULE,
+        rows=rows,
+        confirms_all=saved is None,
     )
-    drawn = simulate_stages(
-        random, agent, Effect(cell["effect"]), Design(tasks, 8, baseline_trials=saved), rows, SCHEDULE
-    )
-    run = StagedRun(
-        np.ones(rows, dtype=np.int64),
-        np.ones(rows, dtype=np.bool_),
-        np.zeros(rows, dtype=np.int64),
-        np.zeros((rows, tasks), dtype=np.bool_),
-    )
-    for compared, trials in zip(drawn.stages, SCHEDULE, strict=True):
-        run.trials[run.is_open] = trials
-        _stage(run, compared, trials, saved)
-    fresh = drawn.stages[-1].fresh_p
-    assert fresh is not None
-    is_one_step = (fresh == 1.0) | (fresh == float(fresh_p(STEP_TRIALS, 0)))
-    fresh_simulations = 2 * STEP_TRIALS * np.where(run.paid, np.where(is_one_step, 1, 2), 0).sum(axis=1)
     return {
-        "promote": float((run.rank == 2).mean()),
-        "discard": float((run.rank == 0).mean()),
-        "simulations": float((tasks * run.trials + fresh_simulations).mean()),
-        "fresh": float(fresh_simulations.mean()),
+        "promote": runs.share(Decision.PROMOTE),
+        "discard": runs.share(Decision.DISCARD),
+        "simulations": runs.simulations(tasks),
+        "fresh": float(runs.fresh.mean()),
     }
-
-
-def _stage(run: StagedRun, compared: Comparisons, trials: int, saved: int | None) -> None:
-    question = Question(Goal.IMPROVE, stage_alpha=stage_alpha(CALIBRATED.alpha, SCHEDULE))
-    fresh = compared.fresh_p
-    assert fresh is not None
-
-    def ranks(p: Floats) -> Counts:
-        assumed = replace(compared, fresh_p=p)
-        assumed._sign_flips.update(compared._sign_flips)
-        return decision_ranks(CALIBRATED, assumed, question)
-
-    rules = CALIBRATED.rules(question)
-    findings = compute_findings(compared, rules)
-    is_tried = compared.is_broken
-    if saved is not None:
-        known = np.where(run.paid, fresh, np.nan)
-        untried = compared.is_broken & ~run.paid
-        outcomes = [ranks(np.where(untried, p, known)) for p in (np.nan, 1.0, 0.0)]
-        confirmed = evaluate(replace(compared, fresh_p=np.where(untried, 0.0, known)), rules)
-        matters = (np.ptp(outcomes, axis=0) > 0) | (confirmed.status_codes[REGRESSIONS] == FAIL)
-        is_tried = is_tried & matters[:, None]
-    run.paid |= is_tried & run.is_open[:, None] & ~np.isnan(fresh)
-    rank = ranks(np.where(run.paid, fresh, np.nan))
-    run.rank = np.where(run.is_open, rank, run.rank)
-    run.is_open &= rank == 1
-    if saved is not None and trials < SCHEDULE[-1]:
-        fraction = information_share(trials, SCHEDULE[-1], saved)
-        power = predictive_power(findings[REWARD].gain_p, rules.claim_alpha, fraction)
-        run.is_open &= power >= CALIBRATED.futility
 
 
 def recorded_cells(files: list[Path]) -> Iterator[dict[str, Any]]:

@@ -353,7 +353,7 @@ BASELINE = Command(
         Command(
             "extend",
             "add trials to a saved baseline, by its own candidate",
-            ("trace2evolve baseline extend v0 --trials 16 -- --t2e-model gpt-4.1-mini --t2e-max-cost 5",),
+            ("trace2evolve baseline extend --trials 16 v0 -- --t2e-model gpt-4.1-mini --t2e-max-cost 5",),
             "evidence:extend",
             (
                 text_option("name", "NAME", "the saved baseline"),

@@ -457,6 +457,12 @@ class Comparisons:
             self._sign_flips[metric] = flips
         return self._sign_flips[metric]
 
+    def with_fresh_p(self, fresh_p: Floats) -> "Comparisons":
+        """The same comparisons with other results of fresh trials; tests that are done stay done."""
+        changed = replace(self, fresh_p=fresh_p)
+        object.__setattr__(changed, "_sign_flips", self._sign_flips)
+        return changed
+
     def with_trial_test(
         self, flips: SignFlip, successes_of: Callable[[Tally], tuple[Counts, Counts] | None]
     ) -> SignFlip:
