@@ -21,47 +21,69 @@ def pytest_options() -> Iterator[str]:
     """Yield the lines of the list of pytest's options."""
     for option in OPTIONS:
         value = option.metavar or "|".join(option.choices or ())
-        yield item(f"{option.alias or option.flag}{f' {value}' if value else ''}", option.help)
+        if not option.is_key:
+            yield item(f"{option.alias or option.flag}{f' {value}' if value else ''}", option.help)
+
+
+def ini_keys() -> Iterator[str]:
+    """Yield the lines of the list of ini keys that are rarely needed options."""
+    for option in OPTIONS:
+        if option.is_key:
+            yield item(option.destination, option.help)
+
+
+def shared_items(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """The items of the options that mean the same in several commands, by name."""
+    items = [item for subparser in leaves(parser) for item in own_items(subparser)]
+    return {name: text for name, text in items if items.count((name, text)) > 1 and name.startswith("-")}
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of the commands that have no further commands."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for group in groups:
+        for subparser in group.choices.values():
+            yield from leaves(subparser)
+    if not groups:
+        yield parser
+
+
+def own_items(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """The names and items of a command's options and arguments."""
+    shown = [option for option in parser._actions if is_shown(option)]
+    return [(" ".join(option.option_strings), option_item(option)) for option in shown]
 
 
 def command_options() -> Iterator[str]:
     """Yield the lines of one section for each command of `trace2evolve`, in the order of the help."""
-    yield from commands(build_parser(COMMANDS), "trace2evolve")
+    parser = build_parser(COMMANDS)
+    shared = shared_items(parser)
+    yield from ("### Options of several commands", "", *shared.values(), "")
+    yield from commands(parser, "trace2evolve", shared)
 
 
-def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    """Yield the lines of the sections of all commands subparser a parser."""
+def commands(parser: argparse.ArgumentParser, name: str, shared: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the sections of all commands of a parser."""
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
         help_texts = {choice.dest: choice.help for choice in action._choices_actions}
         for command, subparser in action.choices.items():
             full_name = f"{name} {command}"
-            options = [option for option in subparser._actions if is_shown(option)]
-            items = [option_item(option) for option in options if not is_of_pytest(option)]
-            if shared := [f"`{option.option_strings[0]}`" for option in options if is_of_pytest(option)]:
-                items.append(f"- as [for pytest](#options-of-pytest): {', '.join(shared)}")
-            if items or not has_actions(subparser):
+            if not any(isinstance(inner, argparse._SubParsersAction) for inner in subparser._actions):
                 yield from (f"### {full_name}", "", f"{help_texts[command]}", "")
-            if items:
-                yield from (*items, "")
-            yield from commands(subparser, full_name)
-
-
-def has_actions(parser: argparse.ArgumentParser) -> bool:
-    """Whether a command has subcommands."""
-    return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+                items = own_items(subparser)
+                lines = [text for option, text in items if shared.get(option) != text]
+                if also := [f"`{option}`" for option, text in items if shared.get(option) == text]:
+                    lines.append(f"- also {', '.join(also)}")
+                yield from (*lines, "")
+            yield from commands(subparser, full_name, shared)
 
 
 def is_shown(action: argparse.Action) -> bool:
-    """Whether the lists show an option; they leave out `--help` and `--root`, which all commands have."""
+    """Whether the lists show an option; they leave out those of all commands."""
     is_shared = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-    return not is_shared and action.dest != "root" and action.help != argparse.SUPPRESS
-
-
-def is_of_pytest(action: argparse.Action) -> bool:
-    """Whether the list of pytest's options describes an option."""
-    return any(name.startswith("--t2e-") for name in action.option_strings)
+    return not is_shared and action.dest not in ("root", "overrides") and action.help != argparse.SUPPRESS
 
 
 def option_item(action: argparse.Action) -> str:
@@ -81,7 +103,11 @@ def item(option: str, meaning: str) -> str:
 
 def rendered(page: str) -> str:
     """Return the page with new lists."""
-    for name, lines in (("pytest", pytest_options()), ("commands", command_options())):
+    for name, lines in (
+        ("pytest", pytest_options()),
+        ("keys", ini_keys()),
+        ("commands", command_options()),
+    ):
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)

@@ -267,7 +267,7 @@ def settings(target: Target, rng: random.Random) -> bool:
             (
                 f"--t2e-seed={number + 2}",
                 f"--t2e-temperature={number / 100}",
-                f'--t2e-extra-body={{"user": "{number}"}}',
+                f'-ot2e_extra_body={{"user": "{number}"}}',
             )
         )
         rewards = target.session("v1", OFF, chosen).rewards

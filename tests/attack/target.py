@@ -175,7 +175,7 @@ class Target:
         self.coin.next_session()
         folder = self.root / ".trace2evolve" / "runs"
         before = set(folder.iterdir()) if folder.is_dir() else set()
-        model = [] if without_model else ["--t2e-seed=1", "--t2e-max-reruns=0", *self.server.arguments]
+        model = [] if without_model else ["--t2e-seed=1", "-ot2e_max_reruns=0", *self.server.arguments]
         given = [f"--candidate={candidate}", *model]
         done = self._sessions.run(
             self.root, "pytest", "suites", *given, *arguments, ahead=self.ahead, meanwhile=meanwhile

@@ -37,15 +37,14 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_policy_gets_its_figures_with_intervals(
     trials: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", str(trials), *SMALL, "--effect", "0.2", "--json"]) == 0
+    assert main(["calibrate", str(trials), *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["tasks"], found["simulations"], found["trials"], found["resamples"]) == (20, 80, 4, 60)
     assert list(found["policies"]) == ["calibrated", "strict"]
     for policy in found["policies"].values():
-        assert [rate["what"] for rate in policy["rates"]] == [
-            *("false-promote", "false-discard", "false-promote", "false-discard"),
-            *("A/A promoted", "power", "power", "false-discard", "power"),
-        ]
+        assert {rate["what"] for rate in policy["rates"]} == {
+            *("false-promote", "false-discard", "A/A promoted", "power")
+        }
         assert all(rate["low"] <= rate["estimate"] <= rate["high"] for rate in policy["rates"])
         assert {sum((one["promote"], one["inconclusive"], one["discard"])) for one in policy["counts"]} == {
             60
@@ -54,9 +53,9 @@ def test_each_policy_gets_its_figures_with_intervals(
           for name, policy in found["policies"].items()}  # fmt: skip
     assert at["strict"]["false-discard", "hold", 0.0] > 0.9, "it discards an agent against itself"
     assert at["calibrated"]["false-discard", "hold", 0.0] < 0.15
-    assert at["calibrated"]["power", "improve", 0.2] > 0.6
+    assert at["calibrated"]["power", "improve", 0.1] > at["calibrated"]["power", "improve", 0.05]
     assert at["calibrated"]["false-discard", "no-regression", 0.0] < 0.15
-    losses = [at["calibrated"]["power", goal, -0.2] for goal in ("improve", "no-regression")]
+    losses = [at["calibrated"]["power", goal, -0.1] for goal in ("improve", "no-regression")]
     assert losses[0] <= losses[1]
 
 
@@ -75,10 +74,10 @@ def test_the_table_says_what_went_in(trials: Path, capsys: pytest.CaptureFixture
 
 def test_the_same_seed_gives_the_same_figures(trials: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
-    for seed in ("1", "1", "2"):
-        main(["calibrate", str(trials), *SMALL, "--seed", seed, "--json"])
+    for _ in range(2):
+        main(["calibrate", str(trials), *SMALL, "--json"])
         found.append(json.loads(capsys.readouterr().out)["policies"])
-    assert found[0] == found[1] != found[2]
+    assert found[0] == found[1]
 
 
 def test_a_projects_own_policies_are_calibrated_too(trials: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +112,6 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
     [
         (["--trials", "0"], "--trials 0: must be 1 or more"),
         (["--resamples", "0"], "--resamples 0: must be 1 or more"),
-        (["--seed", "-1"], "--seed -1: must be 0 or more"),
         (["--margin", "5"], "--margin 5: must be between 0 and 1; for 5 points, give 0.05"),
         (["--policy", "srict"], "unknown gate policy 'srict'; did you mean 'strict'?"),
         (["--plot", "a.jpg"], "--plot a.jpg: must end in .svg or .png"),
@@ -216,7 +214,7 @@ def test_results_files_of_which_one_task_was_edited(
     edited = record["tasks"][0]["id"]
     record["tasks"][0]["user_scenario"]["instructions"] = "another text"
     second.write_text(json.dumps(record), encoding="utf-8")
-    command = ["calibrate", str(first), str(second), *SMALL, "--provider", "trace2evolve"]
+    command = ["calibrate", str(first), str(second), *SMALL, "-ot2e_provider=trace2evolve"]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tasks"] == 5

@@ -101,8 +101,7 @@ def test_a_copied_file_is_no_second_trial(record: Json, capsys: pytest.CaptureFi
         simulation["id"] += "-again"
     Path("copied.json").write_text(json.dumps(record), encoding="utf-8")
     capsys.readouterr()
-    sides = ["--baseline-results", "run", "--candidate-results", "run", "--candidate-results", "copied.json"]
-    assert main(["compare", *sides]) == 2
+    assert main(["compare", "run", "run,copied.json"]) == 2
     assert "have the same messages" in capsys.readouterr().err
 
 

@@ -114,11 +114,10 @@ def test_compare_takes_several_files_a_side(
 ) -> None:
     old, new = str(desk_runs["v1"]), str(desk_runs["v2"])
     capsys.readouterr()
-    two = ["--baseline-results", old, "--candidate-results", new]
-    assert main(["compare", *STRICT, *two, "--candidate-results", old]) in (0, 1)
+    assert main(["compare", *STRICT, old, f"{new},{old}"]) in (0, 1)
     out = capsys.readouterr().out
     assert "note: v2, v1: trials renumbered 0 to 1" in out
-    assert main(["compare", *two, "--baseline-results", old]) == 2
+    assert main(["compare", f"{old},{old}", new]) == 2
     assert "occurs twice in" in capsys.readouterr().err
 
 
@@ -155,9 +154,7 @@ def test_three_files_of_one_candidate_become_three_trials(
     files = [
         str(recorded / f"retail-gpt-4o-prompt-{side}-trial-{n}.json.gz") for side in "ab" for n in (1, 2, 3)
     ]
-    arguments = [part for file in files[:3] for part in ("--baseline-results", file)]
-    arguments += [part for file in files[3:] for part in ("--candidate-results", file)]
-    main(["compare", *arguments])
+    main(["compare", ",".join(files[:3]), ",".join(files[3:])])
     out = capsys.readouterr().out
     assert out.count("trials renumbered 0 to 2") == 2
     assert "left out (2)" in out

@@ -145,7 +145,6 @@ def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest
     ("arguments", "text"),
     [
         (["score", "nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
-        (["compare", "one.json"], "expected BASELINE and CANDIDATE, or --baseline-results FILE"),
         (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
         (["compare", "a", "b", "--split", "heldout"], "--split needs --suite; name the suite of the split"),
         (["--root", "nowhere", "lock"], "--root nowhere: it contains no suites/; name the project's folder"),

@@ -265,7 +265,7 @@ def test_environments_are_checked_and_tuned_on_a_cluster(
         tuning = ("environment", "tune", "precondition_verification", "--model=m", "--difficulty=1", "--json")
         found = []
         for more in ((), ray_of(cluster)):
-            done = command(*tuning, f"--base-url={server.base_url}", "--seeds=4", "--rollouts=2", *more)
+            done = command(*tuning, f"--base-url={server.base_url}", "--seeds=4", "-ot2e_rollouts=2", *more)
             assert done.stdout, done.stderr
             found.append(json.loads(done.stdout)[0]["tried"][0]["figures"])
     assert found[0] == found[1]
@@ -397,12 +397,11 @@ def test_a_full_object_store_ends_the_run_with_one_line(cluster: Any, project: D
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ray_env": "KEY"}, "--t2e-ray-env has no effect without --t2e-ray"),
         (
             {"ray": "auto", "results": ["x.json"]},
             "--t2e-ray cannot be combined with --t2e-results: there is ",
         ),
-        ({"ray": "auto", "ray_pip": "none.txt"}, "--t2e-ray-pip none.txt: no such file; name a file of req"),
+        ({"ray": "auto", "ray_pip": "none.txt"}, "t2e_ray_pip none.txt: no such file; name a file of req"),
         (
             {"ray": "auto", "ray_env": "NOT_SET"},
             "environment variable NOT_SET cannot be passed to Ray's nodes because it is not set",

@@ -41,10 +41,10 @@ def refusal(project: DeskProject, *arguments: str) -> str:
     [
         "--t2e-concurrency",
         "--t2e-trials",
-        "--t2e-max-reruns",
+        "-ot2e_max_reruns",
         "--t2e-max-tokens",
         "--t2e-seed",
-        "--t2e-case-budget",
+        "-ot2e_case_budget",
     ],
 )
 @pytest.mark.parametrize("value", ["9" * 5_000, str(1 << 70)])
@@ -53,7 +53,7 @@ def test_a_number_that_nothing_can_count_is_a_usage_error(
 ) -> None:
     result = project.run(f"{option}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = [line for line in result.errlines if option in line and "error" in line.lower()]
+    told = [line for line in result.errlines if option.removeprefix("-o") in line and "error" in line.lower()]
     assert len(told) == 1
     assert "largest possible value" in told[0] or "is not a whole number" in told[0]
     assert len(told[0]) < 2_000
@@ -96,8 +96,8 @@ def test_a_path_that_is_too_long_is_one_line(project: DeskProject, option: str, 
     ],
 )
 def test_an_extra_body_that_cannot_be_sent_is_one_line(project: DeskProject, value: str, cause: str) -> None:
-    line = refusal(project, *LIVE, f"--t2e-extra-body={value}")
-    assert line.startswith("ERROR: --t2e-extra-body")
+    line = refusal(project, *LIVE, f"-ot2e_extra_body={value}")
+    assert line.startswith("ERROR: t2e_extra_body")
     assert cause in line
 
 

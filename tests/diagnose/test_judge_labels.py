@@ -69,8 +69,8 @@ def asked(
 ) -> tuple[int, Any, str]:
     status = main(
         [
-            *("capabilities", str(run), "--provider", "trace2evolve", "--judge", "wise"),
-            *("--judge-base-url", server.base_url, "--json", *more),
+            *("capabilities", str(run), "-ot2e_provider=trace2evolve", "--judge", "wise"),
+            *(f"-ot2e_judge_base_url={server.base_url}", "--json", *more),
         ]
     )
     told = capsys.readouterr()
@@ -184,11 +184,11 @@ def test_a_dry_run_asks_nobody(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "20 traces × 10 runs: 204 requests" in errors
 
 
-def test_a_judges_bad_url_is_reported_with_the_commands_own_option(
+def test_a_judges_bad_url_is_reported_with_its_key(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    arguments = ("capabilities", str(run), "--provider", "trace2evolve", "--judge", "wise")
-    assert main([*arguments, "--judge-base-url", "localhost"]) == 2
+    arguments = ("capabilities", str(run), "-ot2e_provider=trace2evolve", "--judge", "wise")
+    assert main([*arguments, "-ot2e_judge_base_url=localhost"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith(" is not an http:// or https:// URL with a host; check --judge-base-url")
+    assert line.endswith(" is not an http:// or https:// URL with a host; check t2e_judge_base_url")

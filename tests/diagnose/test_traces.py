@@ -19,7 +19,7 @@ SUITE = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
 
 
 def capabilities(*arguments: str) -> int:
-    return main(["capabilities", *arguments, "--provider", "trace2evolve"])
+    return main(["capabilities", *arguments, "-ot2e_provider=trace2evolve"])
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +182,6 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
             "--include-sealed heldout: no project was found that has splits; pass --root",
         ),
         (["run.json", "--repeats", "0"], "--repeats 0: must be 1 or more"),
-        (
-            ["run.json", "--judge-base-url", "http://localhost"],
-            "--judge-base-url needs a judge; name one with --judge",
-        ),
         (["run.json", "--dry-run"], "--dry-run needs a judge; name one with --judge"),
         (["run.json", "run.json"], "simulation '"),
         (["run.json", "--plot", "x.pdf"], "--plot x.pdf: must end in .svg or .png"),

@@ -86,7 +86,7 @@ def test_a_model_plays_the_user_of_written_tasks_with_an_own_agent(
         return Reply(("I want to cancel.", "It is B17.", "Thanks! ###STOP###")[min(len(said), 2)])
 
     with ChatServer(play) as server:
-        line = f"pytest suites --candidate v0 --t2e-user-model gpt-x --t2e-user-base-url {server.base_url}"
+        line = f"pytest suites --candidate v0 --t2e-user-model gpt-x -o t2e_user_base_url={server.base_url}"
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         output = run(tmp_path, line)
     assert "1 passed" in output, output

@@ -108,7 +108,7 @@ def calibrated(tmp_path: Path, *arguments: str) -> int:
 def served(script: Callable[[ChatRequest], Reply], tmp_path: Path, *arguments: str) -> tuple[int, ChatServer]:
     with ChatServer(script) as server:
         asked = ("precondition_verification", "--model", "any", "--base-url", server.base_url)
-        status = calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4", *arguments)
+        status = calibrated(tmp_path, *asked, "--seeds", "4", "-ot2e_rollouts=4", *arguments)
     return status, server
 
 
@@ -195,7 +195,7 @@ def test_an_endpoint_that_refuses_ends_it_in_one_line(
 ) -> None:
     with ChatServer(lambda request: Reply("No."), models=["other"]) as server:
         asked = ("precondition_verification", "--model", "any", "--base-url", server.base_url)
-        assert calibrated(tmp_path, *asked, "--seeds", "2", "--rollouts", "2") == 2
+        assert calibrated(tmp_path, *asked, "--seeds", "2", "-ot2e_rollouts=2") == 2
     assert "The model 'any' does not exist." in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / ".trace2evolve").exists()
 
@@ -215,7 +215,7 @@ def test_an_endpoint_that_cannot_be_reached_is_reported_with_the_commands_own_op
     with ChatServer(lambda request: Reply("")) as gone:
         pass
     asked = ("precondition_verification", "--model", "any", "--base-url", gone.base_url)
-    assert calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4") == 2
+    assert calibrated(tmp_path, *asked, "--seeds", "4", "-ot2e_rollouts=4") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("; start the server, or check --base-url and OPENAI_BASE_URL")
     assert "--t2e" not in line

@@ -62,8 +62,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def synthesize(server: ChatServer, *more: str) -> int:
     return main(
         [
-            *("environment", "synthesize", NAME, "--writer", "writer", "--writer-base-url", server.base_url),
-            *("--model", "base", "--base-url", server.base_url, "--seeds", "3", "--rollouts", "2"),
+            *(
+                "environment",
+                "synthesize",
+                NAME,
+                "--writer",
+                "writer",
+                f"-ot2e_writer_base_url={server.base_url}",
+            ),
+            *("--model", "base", "--base-url", server.base_url, "--seeds", "3", "-ot2e_rollouts=2"),
             *("--difficulty", "1", "--description", "Finds the parcel that is meant.", *more),
         ]
     )
@@ -141,7 +148,6 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
         (["Not Snake", "--description", "x"], "'Not Snake' is not a valid capability name: name: "),
         ([NAME, "--description", "x", "--rounds", "0"], "--rounds 0: must be 1 or more"),
         ([NAME, "--description", "x", "--seeds", "-3"], "--seeds -3: must be 2 or more"),
-        ([NAME, "--description", "x", "--concurrency", "0"], "--concurrency 0: must be 1 or more"),
         ([NAME, "--description", "x", "--difficulty", "9"], "--difficulty 9: must be from 1 to 5"),
         (["tool_calling_precision"], "'tool_calling_precision' has a built-in environment: see "),
         ([NAME, "--description", "x", "--from-run", "nowhere"], "'nowhere' is neither a path nor a run in "),

@@ -159,14 +159,14 @@ MATRIX = [
         "reasoning effort",
         nothing,
         "nnsrrss",
-        live=("--t2e-reasoning-effort=low",),
+        live=("-ot2e_reasoning_effort=low",),
         names=r"changes: \[parameters\]",
     ),
     Row(
         "extra body",
         nothing,
         "nnsrrss",
-        live=('--t2e-extra-body={"top_k": 1}',),
+        live=('-ot2e_extra_body={"top_k": 1}',),
         names=r"changes: \[parameters\]",
     ),
     Row(

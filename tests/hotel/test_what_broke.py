@@ -20,7 +20,7 @@ def broken(hotel: HotelProject, split: str, *arguments: str) -> pytest.RunResult
     hotel.lock()
     hotel.baseline("v6")
     hotel.candidate("v7", "- price", parent="v6")
-    given = ("--candidate=v7", "--t2e-goal=no-regression", "--t2e-max-reruns=0", "--junitxml=report.xml")
+    given = ("--candidate=v7", "--t2e-goal=no-regression", "-ot2e_max_reruns=0", "--junitxml=report.xml")
     return hotel.run("suites", *given, *arguments)
 
 

@@ -75,7 +75,7 @@ class Story:
 
     def command(self, program: str, *arguments: str) -> Done:
         """Run `pytest` or `trace2evolve` in the project."""
-        options = f"--t2e-concurrency=2{' --t2e-max-reruns=0' if DECIDES_ON_SUITES else ''}"
+        options = f"--t2e-concurrency=2{' -ot2e_max_reruns=0' if DECIDES_ON_SUITES else ''}"
         environment = {"OPENAI_BASE_URL": self.endpoint, "PYTEST_ADDOPTS": options}
         return self.sessions.run(self.root, program, *arguments, environment=environment)
 

@@ -47,7 +47,7 @@ def test_where_nothing_can_be_learned_the_status_and_the_run_stand(support: pyte
     result = support.runpytest_inprocess(
         "--candidate=v6",
         "--t2e-evolve",
-        "--t2e-evolve-options=--max-adapters 2",
+        "-ot2e_evolve_options=--max-adapters 2",
         "--t2e-trials=1",
         *("-p", "no:cacheprovider"),
     )
@@ -91,8 +91,8 @@ def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_sessi
         (["--stepwise"], "--stepwise cannot be combined with --t2e-evolve"),
         (["-x"], "-x (or --maxfail) cannot be combined with --t2e-evolve, because adapters are"),
         (["suites/desk.toml::heldout::note"], "::note cannot be combined with --t2e-evolve, because adap"),
-        (["--t2e-evolve-options='"], "--t2e-evolve-options: No closing quotation"),
-        (["--t2e-evolve-options=--mots 2"], "--t2e-evolve-options: unrecognized arguments: --mots 2"),
+        (["-ot2e_evolve_options='"], "t2e_evolve_options: No closing quotation"),
+        (["-ot2e_evolve_options=--mots 2"], "t2e_evolve_options: unrecognized arguments: --mots 2"),
     ],
 )
 def test_what_leaves_nothing_to_evolve_is_a_usage_error(
@@ -104,12 +104,6 @@ def test_what_leaves_nothing_to_evolve_is_a_usage_error(
     assert not project.runs
 
 
-def test_its_options_have_no_effect_alone(project: DeskProject) -> None:
-    result = project.pytester.runpytest_inprocess("--t2e-evolve-options=--max-adapters 2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--t2e-evolve-options has no effect without --t2e-evolve" in result.stderr.str()
-
-
 def test_a_gate_that_the_settings_turn_off_is_a_usage_error(support: pytest.Pytester) -> None:
     support.makeini("[pytest]\nt2e_gate = off\n")
     result = support.runpytest_inprocess("--t2e-evolve")
@@ -119,7 +113,7 @@ def test_a_gate_that_the_settings_turn_off_is_a_usage_error(support: pytest.Pyte
 
 
 def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pytester) -> None:
-    result = support.runpytest_inprocess("--t2e-evolve", "--t2e-evolve-options=--max-rollouts 5")
+    result = support.runpytest_inprocess("--t2e-evolve", "-ot2e_evolve_options=--max-rollouts 5")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--max-rollouts 5: the plan needs up to " in result.stderr.str()
     assert not runs_of(support.path)
@@ -127,15 +121,18 @@ def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pyteste
 
 RECIPE = "groups = 2\nrollouts = 2\nredraws = 0\nkl_every = 0\nthreads = 1\n"
 SIZE = len(DISCOVERY) + 2
-OPTIONS = "--config recipe.toml --steps 1 --max-adapters 1 --heldout 2 --heldout-rollouts 1"
+OPTIONS = "--config recipe.toml --steps 1 --max-adapters 1 --heldout 2"
 
 
 def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Pytester, root: Path) -> None:
     """With a real training of one step. The answers are not sampled: few cases suffice to learn from."""
     write_project(root)
     (root / "recipe.toml").write_text(RECIPE)
-    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-max-reruns=0 --t2e-temperature=0\n")
-    result = pytester.runpytest_inprocess("--candidate=v6", "--t2e-evolve", f"--t2e-evolve-options={OPTIONS}")
+    pytester.makeini(
+        "[pytest]\naddopts = -q --t2e-trials=1 -ot2e_max_reruns=0 --t2e-temperature=0\n"
+        "t2e_heldout_rollouts = 1\n"
+    )
+    result = pytester.runpytest_inprocess("--candidate=v6", "--t2e-evolve", f"-ot2e_evolve_options={OPTIONS}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED, "the session's own status"
     result.stdout.fnmatch_lines(
         [

@@ -70,7 +70,7 @@ def test_a_search_that_is_killed_at_every_step_pays_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, killed = (write_project(tmp_path / name) for name in ("whole", "killed"))
-    table = ("--proposer", "table", "--table", str(write_table(tmp_path, BAD, GOOD)), "--plateau", "3")
+    table = ("--proposer", "table", "--table", str(write_table(tmp_path, BAD, GOOD)), "-ot2e_plateau=3")
     with ChatServer(RuleAgent(whole.root)) as server:
         assert improve(whole, server, *table) == 0
     served = server.count
@@ -149,8 +149,7 @@ def test_bad_proposals_of_a_model_end_as_one_rejected_row_each(project: Project)
             project,
             server,
             *arguments,
-            "--reflect-base-url",
-            server.base_url,
+            f"-ot2e_reflect_base_url={server.base_url}",
             "--max-proposals",
             str(len(reflections)),
         )

@@ -181,7 +181,7 @@ def test_a_resumed_training_keeps_its_threads(finished: Finished, project: Proje
     train = FakeTrainer(project.root, finished.train.weights)
     train.interrupts = CAPABILITY
     with pytest.raises(KeyboardInterrupt):
-        evolved(planned(project, "--candidate v6 --max-adapters 1 --parallel 2"), project, train)
+        evolved(planned(project, "--candidate v6 --max-adapters 1"), project, train)
     assert "threads = 1\n" in (state_path(project).parent / "recipe.toml").read_text()
 
 

@@ -114,12 +114,11 @@ def test_runs_that_could_promote_nothing_are_rejected(
     [
         ("--max-adapters 0", "--max-adapters 0: must be 1 or more"),
         ("--heldout 1", "--heldout 1: must be 2 or more"),
-        ("--parallel 0", "--parallel 0: must be 1 or more"),
         ("--max-minutes 0", "--max-minutes 0: must be more than 0"),
         ("--candidate v6+x", "candidate 'v6+x' uses an adapter, but adapters are trained on the base"),
         ("--from-run nothing", "'nothing' is neither a path nor a run in "),
-        ("--mots 2", "--t2e-evolve-options: unrecognized arguments: --mots 2"),
-        ("--max-adapters '2", "--t2e-evolve-options: No closing quotation"),
+        ("--mots 2", "t2e_evolve_options: unrecognized arguments: --mots 2"),
+        ("--max-adapters '2", "t2e_evolve_options: No closing quotation"),
     ],
 )
 def test_wrong_options_are_one_line(project: Project, options: str, message: str) -> None:

@@ -139,7 +139,7 @@ def test_a_generated_environment_of_the_project_is_known(
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "load_module_offers", lambda root, worlds: {"parcel_tracing": own})
-    assert main(["eval-router", "parcel_tracing", "--openings", "2", "--json"]) == 0
+    assert main(["eval-router", "parcel_tracing", "-ot2e_openings=2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["table"] == ["parcel_tracing"]
     assert told["confusion"]["labels"] == ["parcel_tracing", NO_CAPABILITY]
@@ -155,7 +155,7 @@ def test_a_generated_environment_of_the_project_is_known(
             "no adapter of base 'pocket' is promoted, so the router has no table; name capabilities, for",
         ),
         (["precondition"], "unknown environment 'precondition'; did you mean 'precondition_verification'?"),
-        ([ONE, "--openings", "0"], "--openings 0: must be 1 or more"),
+        ([ONE, "-ot2e_openings=0"], "t2e_openings: '0' is not a whole number of 1 or more"),
         ([ONE, "--base", "nowhere"], "nowhere: no such folder"),
     ],
 )

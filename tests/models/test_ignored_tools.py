@@ -65,7 +65,7 @@ def test_an_endpoint_that_ignores_tools_ends_the_run() -> None:
         EndpointError, match=r"ignores the tools of model 'm': with and without 3 tools, "
     ) as caught:
         converse(endpoint)
-    assert str(caught.value).endswith("chat template that knows tools, or give --t2e-allow-ignored-tools")
+    assert str(caught.value).endswith("chat template that knows tools, or give t2e_allow_ignored_tools")
     assert "\n" not in str(caught.value)
     assert ["tools" in request for request in endpoint.requests] == [True, False]
 

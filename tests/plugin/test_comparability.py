@@ -51,7 +51,7 @@ def test_what_one_side_did_not_record_is_a_note_and_no_refusal(
 ) -> None:
     other = foreign(run, "theirs")
     status, out, _ = told(
-        capsys, "compare", str(other), str(run), "--goal=hold", "--provider=fake", "--policy=strict"
+        capsys, "compare", str(other), str(run), "--goal=hold", "-ot2e_provider=fake", "--policy=strict"
     )
     assert status == 0
     assert "note: not recorded on the baseline: lock" in out.replace("\n", " ")
@@ -80,7 +80,7 @@ def test_foreign_files_are_held_against_each_other(
     run: Path, capsys: pytest.CaptureFixture[str], info: dict[str, Any], text: str | None
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", **info)
-    arguments = ("compare", str(one), str(other), "--goal=hold", "--provider=fake", "--policy=strict")
+    arguments = ("compare", str(one), str(other), "--goal=hold", "-ot2e_provider=fake", "--policy=strict")
     status, out, err = told(capsys, *arguments)
     if text is None:
         assert status == 0
@@ -96,15 +96,7 @@ def test_files_of_one_side_must_agree_among_themselves(
     run: Path, capsys: pytest.CaptureFixture[str], project: DeskProject
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", max_steps=50)
-    arguments = (
-        "--baseline-results",
-        str(one),
-        "--baseline-results",
-        str(other),
-        "--candidate-results",
-        str(run),
-    )
-    status, _, err = told(capsys, "compare", *arguments, "--provider=fake")
+    status, _, err = told(capsys, "compare", f"{one},{other}", str(run), "-ot2e_provider=fake")
     assert status == 2
     assert "one.json and " in err
     assert "two.json cannot form one side: max steps 200 and 50; compare them separately" in err

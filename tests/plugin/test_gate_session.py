@@ -63,11 +63,6 @@ def test_a_part_of_the_split_is_inconclusive_with_exit_status_10(project: DeskPr
     assert evaluations(project) == []
 
 
-def test_inconclusive_can_be_made_to_pass(project: DeskProject) -> None:
-    project.baseline("v0")
-    assert project.run("--candidate=v1", "-k", "close", "--t2e-inconclusive=pass").ret == 0
-
-
 def test_stopping_early_is_inconclusive(project: DeskProject) -> None:
     project.baseline("v1")
     result = project.run("--candidate=v2", "-x")
@@ -237,7 +232,7 @@ def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> Non
     project.pytester.makeconftest(
         CONFTEST + "\nimport pytest\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
     )
-    result = project.run("--candidate=v1", "--t2e-inconclusive=pass")
+    result = project.run("--candidate=v1")
     assert result.ret == 10
     result.stdout.fnmatch_lines(
         [" why:  no simulation was measured, so this run says nothing about the candidate"]

@@ -50,7 +50,7 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     heldout, transfer = NAMES[:20], NAMES[20:30]
     with_splits(project, heldout=heldout, transfer=transfer)
     candidates(project, transfer[:6], heldout)
-    result = judged(project, "v2", "--t2e-max-reruns=0")
+    result = judged(project, "v2", "-ot2e_max_reruns=0")
     result.stdout.fnmatch_lines(
         [
             "heldout decides on clean evidence *: PROMOTE",

@@ -87,7 +87,7 @@ def write_labels(path: Path, count: int, check: str = "asks_llm") -> None:
 
 
 def gate(project: DeskProject, server: ChatServer | None, candidate: str = "v2") -> pytest.RunResult:
-    judge = [] if server is None else ["--t2e-judge=wise", f"--t2e-judge-base-url={server.base_url}"]
+    judge = [] if server is None else ["--t2e-judge=wise", f"-ot2e_judge_base_url={server.base_url}"]
     options = ["--t2e-baseline=v1", "--t2e-gate=suite", "--t2e-goal=no-regression", "-v"]
     return project.run(f"--candidate={candidate}", *options, *judge)
 
@@ -98,14 +98,14 @@ def save_baseline(project: DeskProject, server: ChatServer, candidate: str = "v1
         f"--t2e-save-baseline={candidate}",
         "--t2e-gate=off",
         "--t2e-judge=wise",
-        f"--t2e-judge-base-url={server.base_url}",
+        f"-ot2e_judge_base_url={server.base_url}",
     ).stdout.fnmatch_lines(["*baseline saved*"])
 
 
 def measure(project: DeskProject, server: ChatServer, *options: str) -> int:
     labels = str(project.root / "labels.jsonl")
     root = ["--root", str(project.root)]
-    judge = ["--judge", "wise", "--judge-base-url", server.base_url]
+    judge = ["--judge", "wise", f"-ot2e_judge_base_url={server.base_url}"]
     return main([*root, "judge", "agreement", labels, *judge, *options])
 
 
@@ -173,7 +173,7 @@ def test_the_judge_that_measured_the_evidence_counts_whichever_is_named(
     save_baseline(judged, server, "v2")
     write_labels(judged.root / "labels.jsonl", 24)
     monkeypatch.chdir(judged.root)
-    other = ["--judge", "other", "--judge-base-url", server.base_url]
+    other = ["--judge", "other", f"-ot2e_judge_base_url={server.base_url}"]
     files = ["baselines/desk/v1.json", "baselines/desk/v2.json"]
     compare = ["compare", *files, "--goal", "no-regression", "--policy", "suite", *other]
     assert measure(judged, server, "--judge", "other") == 0
@@ -216,7 +216,7 @@ def test_a_judge_that_fails_leaves_no_result(judged: DeskProject, monkeypatch: p
         "--t2e-gate=off",
         "--t2e-trials=1",
         "--t2e-judge=wise",
-        "--t2e-judge-base-url=http://127.0.0.1:9/v1",
+        "-ot2e_judge_base_url=http://127.0.0.1:9/v1",
     )
     result.stdout.fnmatch_lines(
         ["note: desk: check 'asks_llm' has no result for 7 simulations, *did not answer*"]

@@ -31,18 +31,18 @@ def test_a_gated_run_writes_its_page_and_names_it(project: DeskProject) -> None:
 
 def test_the_page_goes_to_a_file_or_nowhere(project: DeskProject) -> None:
     project.baseline()
-    result = project.run("--candidate=v1", "--t2e-report=out.html")
+    result = project.run("--candidate=v1", "-ot2e_report=out.html")
     result.stdout.fnmatch_lines([" page: out.html"])
     assert (project.root / "out.html").exists()
     assert not page_of(project).exists()
-    result = project.run("--candidate=v2", "--t2e-report=none")
+    result = project.run("--candidate=v2", "-ot2e_report=none")
     result.stdout.no_fnmatch_line(" page:*")
     assert not list(project.root.rglob("report.html"))
 
 
 def test_a_page_that_cannot_be_written_changes_nothing(project: DeskProject) -> None:
     project.baseline()
-    result = project.run("--candidate=v1", "--t2e-report=suites")
+    result = project.run("--candidate=v1", "-ot2e_report=suites")
     result.stdout.fnmatch_lines(
         [
             "trace2evolve: the report page could not be written: */suites: the page cannot be written: *",
@@ -82,7 +82,7 @@ def test_the_page_shows_the_difference_of_the_candidates_and_their_lineage(proje
 
 def test_compare_writes_a_page(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     project.baseline()
-    project.run("--candidate=v1", "--t2e-report=none")
+    project.run("--candidate=v1", "-ot2e_report=none")
     main(["compare", "v0", page_of(project).parent.name, "--report", "compared.html"])
     text = (project.root / "compared.html").read_text(encoding="utf-8")
     assert "with baseline <bdi>v0" in text
@@ -96,7 +96,7 @@ def test_a_run_without_a_page_loads_none_of_its_code(pytester: pytest.Pytester, 
         'pytest.main(["-q", "--t2e-agent=listed", "--candidate=v1", *sys.argv[1:]])\n'
         'print("loaded:", sorted({"jinja2", "pytest_trace2evolve.report.page"} & set(sys.modules)))\n'
     )
-    pytester.run(sys.executable, probe, "--t2e-report=none").stdout.fnmatch_lines(["loaded: [[]]"])
+    pytester.run(sys.executable, probe, "-ot2e_report=none").stdout.fnmatch_lines(["loaded: [[]]"])
 
 
 def traces_in(page: Path) -> str:

@@ -243,15 +243,15 @@ def test_after():
     Path("runs.txt").write_text(str(len(set(runs))))
 """
     )
-    result = project.run("--t2e-agent=nop", "--t2e-case-budget=7")
+    result = project.run("--t2e-agent=nop", "-ot2e_case_budget=7")
     result.assert_outcomes(passed=2)
     assert int((project.root / "runs.txt").read_text()) == 7
-    assert "the test's budget of simulations is spent (--t2e-case-budget)" in told(result)
+    assert "the test's budget of simulations is spent (t2e_case_budget)" in told(result)
 
 
 def test_a_failure_within_the_budget_stays_a_failure(project):
     project.test(SEARCH)
-    result = project.run("--t2e-agent=rash", "--t2e-case-budget=6")
+    result = project.run("--t2e-agent=rash", "-ot2e_case_budget=6")
     result.assert_outcomes(failed=1)
     assert "read_before_write" in told(result)
 
@@ -305,7 +305,7 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
             ("--t2e-agent=nop",),
             "none of these tests uses 'run_case'; also name suites/",
         ),
-        ("def test_it(run_case): pass\n", ("--t2e-case-budget=0",), "'0' is not a whole number of 1 or more"),
+        ("def test_it(run_case): pass\n", ("-ot2e_case_budget=0",), "'0' is not a whole number of 1 or more"),
     ],
 )
 def test_what_is_wrong_is_told(project, text, arguments, expected):

@@ -142,7 +142,7 @@ def test_a_spent_budget_is_no_failure_without_our_settings_either(project, decor
         HEAD
         + f"{decorator}@given(case=cases())\ndef test_it(case, run_case):\n    run_case(case).require()\n"
     )
-    result = project.run("--t2e-agent=oracle", "--t2e-case-budget=2", "-rs")
+    result = project.run("--t2e-agent=oracle", "-ot2e_case_budget=2", "-rs")
     assert result.parseoutcomes().get("failed", 0) == 0
     assert "the test's budget of simulations is spent" in told(result)
 

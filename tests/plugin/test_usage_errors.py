@@ -224,7 +224,7 @@ def test_tasks_without_a_user_are_one_error(
     assert [line for line in result.errlines if line.strip()] == [told]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with ChatServer(lambda request: Reply("Help. ###STOP###")) as server:
-        options = ("--t2e-user-model=m", f"--t2e-user-base-url={server.base_url}")
+        options = ("--t2e-user-model=m", f"-ot2e_user_base_url={server.base_url}")
         played = project.pytester.runpytest_subprocess(*arguments, *options)
     assert sum(played.parseoutcomes().get(name, 0) for name in ("passed", "failed")) == 7 + bool(split)
     assert "lost" not in played.stdout.str()

@@ -385,8 +385,7 @@ def test_other_suites_keep_their_lock(tmp_path: Path, sessions: Sessions) -> Non
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("--for", "own", "--suites", "support"), "--for own and --suites support both choose suites"),
-        (("--suites", ""), "--suites '' contains an empty name"),
+        (("--for", ""), "--for '' contains an empty name"),
     ],
 )
 def test_options_that_contradict_each_other_are_rejected(

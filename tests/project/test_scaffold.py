@@ -123,10 +123,10 @@ def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     init(capsys)
-    lines = init(capsys, "--suites", "support,tau2-retail")
+    lines = init(capsys, "--for", "support,tau2-retail")
     assert "changed suites/suites.lock (tau2-retail added)" in lines
     assert lines[-1].endswith(" --t2e-suite support -n 2")
-    init(capsys, "--suites", "all")
+    init(capsys, "--for", "all")
     assert (folder / "suites/suites.lock").read_bytes() == (
         resources.template_folder() / "suites/suites.lock"
     ).read_bytes()
@@ -140,7 +140,7 @@ def test_a_lock_of_the_users_own_is_kept(folder: Path, capsys: pytest.CaptureFix
     before = lock.read_bytes()
     assert states(capsys)["suites/suites.lock"] == "left alone"
     assert lock.read_bytes() == before
-    assert states(capsys, "--suites", "all")["suites/suites.lock"] == "changed"
+    assert states(capsys, "--for", "all")["suites/suites.lock"] == "changed"
     assert b'"definition":"z' in lock.read_bytes()
 
 
@@ -170,7 +170,7 @@ def with_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_baseline_comes_with_its_suite(with_baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert states(capsys, "project")["baselines/support/v0.json"] == "written"
     assert states(capsys, "project")["baselines/support/v0.json"] == "there"
-    assert "baselines/support/v0.json" not in states(capsys, "--suites", "tau2-retail", "other")
+    assert "baselines/support/v0.json" not in states(capsys, "--for", "tau2-retail", "other")
 
 
 @pytest.mark.parametrize("other", ["candidates/v0.md", "suites/support.toml"])
@@ -195,7 +195,7 @@ def test_git_neither_converts_nor_merges_what_has_a_digest(
         identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=true")
         return subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True)
 
-    init(capsys, "--suites", "support")
+    init(capsys, "--for", "support")
     entry, baseline = folder / "ledger/1.json", folder / "baselines/desk/v0.json"
     for path in (entry, baseline):
         path.parent.mkdir(parents=True)
@@ -285,10 +285,10 @@ def test_the_next_command_is_for_where_one_stands(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--suites", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
+        (["--for", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
         (
-            ["--suites", "support,"],
-            "--suites 'support,' contains an empty name; expected names like *, or all",
+            ["--for", "support,"],
+            "--for 'support,' contains an empty name; expected own, tau2, all, or names *",
         ),
         (["taken"], "*taken is a file; name a folder, which is created if it does not exist"),
         (

@@ -133,8 +133,8 @@ def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.M
     project.pytester.runpytest_inprocess(
         "--t2e-model=m",
         f"--t2e-base-url=http://user:{secret}-url@127.0.0.1:9/v1",
-        f"--t2e-extra-body={body}",
-        f"--t2e-judge-base-url=http://judge:{secret}-judge@127.0.0.1:9",
+        f"-ot2e_extra_body={body}",
+        f"-ot2e_judge_base_url=http://judge:{secret}-judge@127.0.0.1:9",
         "--t2e-max-minutes=0.0001",
         "--t2e-summary=run.json",
     )

@@ -277,7 +277,7 @@ GUARDED = changed(
     "(detectable: 24 points or more); about 60 tasks would detect it",
 )
 NOTES = (
-    ("support: 1 regressed task not confirmed: the 31 fresh simulations of --t2e-max-reruns are used up"),
+    ("support: 1 regressed task not confirmed: the 31 fresh simulations of t2e_max_reruns are used up"),
     "warning: baseline v0 of support is 91 days old, more than t2e_baseline_max_age = 60; measure it again",
 )
 

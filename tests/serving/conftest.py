@@ -101,7 +101,7 @@ def error_message(response: httpx2.Response, status: int, code: str | None) -> s
 def server(models: Path) -> Iterator[LocalServer]:
     """A server of the base and both adapters."""
     adapters = {name: models / name for name in ("one", "two")}
-    server = LocalServer(models / "base", adapters, options=["--batch-size", "32", "--queue-size", "40"])
+    server = LocalServer(models / "base", adapters, options=["-ot2e_batch_size=32", "-ot2e_queue_size=40"])
     yield server
     server.close()
 

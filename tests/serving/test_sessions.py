@@ -86,7 +86,6 @@ def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProj
         result = session(
             project,
             models,
-            f"--t2e-adapter={models / 'one'}",
             *("--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1"),
             *arguments,
         )
@@ -102,9 +101,9 @@ def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProj
     assert len(everything) > 8
     assert not any("127.0.0.1" in text for text in everything)
     kept = origin(project, "v0")
-    base, adapter = folder_digest(models / "base"), folder_digest(models / "one")
+    base = folder_digest(models / "base")
     sides = [(side["model"], side["arguments"]["weights"]) for side in (kept["agent"], kept["user"])]
-    assert sides == [("base+one", f"{base}+{adapter}"), ("base", base)]
+    assert sides == [("base", base)] * 2
     assert not any("endpoint" in side["arguments"] for side in (kept["agent"], kept["user"]))
 
 
@@ -112,14 +111,9 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
     for arguments, told in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: has no config.json: not a model's folder"),
-        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter needs a model that is a folder"),
         (
             ["--t2e-model=~nobody-here/m"],
             "~nobody-here/m: no such folder: this machine does not know that user",
-        ),
-        (
-            [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
-            "has no adapter_config.json: not an adapter's folder",
         ),
     ):
         result = project.pytester.runpytest_inprocess(*arguments)
@@ -226,12 +220,8 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
         ([model, "--candidate=v0+tree"], "unknown adapter 'tree'; did you mean 'three'?"),
         ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
         (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' uses an adapter, but this"),
-        (
-            [model, "--candidate=v0+one", f"--t2e-adapter={models / 'two'}"],
-            "--t2e-adapter cannot be combined with candidate 'v0+one', which names its own adapter",
-        ),
         ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache stores the answers of one model, but"),
-        ([model, "--candidate=v0+one", "--t2e-route=turn"], "--t2e-route has no effect unless the candidate"),
+        ([model, "--candidate=v0+one", "-ot2e_route=turn"], "t2e_route has no effect unless the candidate"),
         (
             ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],
             "no promoted adapter in",

@@ -98,7 +98,7 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         (
             recorded(LIVE, endpoint=THERE),
             {},
-            f"its model 'm' ran at {THERE}, but this run uses {HERE}; give --t2e-baseline-base-url",
+            f"its model 'm' ran at {THERE}, but this run uses {HERE}; give t2e_baseline_base_url",
         ),
         (
             recorded(LIVE, endpoint=None),
@@ -108,7 +108,7 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         (
             recorded(LIVE, temperature=0.5),
             {},
-            "its model 'm' used a secret in --t2e-extra-body, which is not stored",
+            "its model 'm' used a secret in t2e_extra_body, which is not stored",
         ),
         (
             Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE}),

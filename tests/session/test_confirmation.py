@@ -186,14 +186,14 @@ def test_a_flag_beyond_the_budget_is_suspected_and_the_reason_is_told(
 ) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
-        result = compared(desk, server, "--t2e-max-reruns=31")
+        result = compared(desk, server, "-ot2e_max_reruns=31")
         assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
         result.stdout.fnmatch_lines(
             ["note: desk: 1 regressed task not confirmed: the 31 fresh simulations of *reruns are*"]
         )
         assert len(fresh_traces(desk, "baseline")) == 8
-        result = compared(desk, server, "--t2e-max-reruns=0")
-        result.stdout.fnmatch_lines(["note: desk: 2 regressed tasks not confirmed: --t2e-max-reruns 0"])
+        result = compared(desk, server, "-ot2e_max_reruns=0")
+        result.stdout.fnmatch_lines(["note: desk: 2 regressed tasks not confirmed: t2e_max_reruns 0"])
         assert not (desk.runs[-1] / "fresh").exists()
 
 
@@ -203,7 +203,7 @@ def test_the_budget_holds_for_all_tasks_together(desk: DeskProject) -> None:
 
     with ChatServer(script(fails), latency=0.01) as server:
         baseline(desk, server)
-        compared(desk, server, "--t2e-max-reruns=48")
+        compared(desk, server, "-ot2e_max_reruns=48")
     assert len(fresh_traces(desk, "baseline")) + len(fresh_traces(desk, "candidate")) == 48
 
 
@@ -229,7 +229,7 @@ def test_where_the_baselines_side_cannot_be_run_the_reason_is_told_once(
             given.append("--t2e-record=cassette.jsonl")
         elif change == "model":
             desk.candidate("v3", QUICK, parent="v0", changes="model")
-            given.append("--t2e-user-base-url=" + other.base_url)
+            given.append("-ot2e_user_base_url=" + other.base_url)
             given.append("--t2e-user-model=n")
         result = compared(desk, server, *given)
     told = letters(result)
@@ -246,16 +246,16 @@ def test_a_baseline_of_another_model_is_asked_where_the_user_says(
     user = "--t2e-user-model=u"
     desk.candidate("v3", QUICK, parent="v0", changes="model, parameters")
     with ChatServer(script()) as server, ChatServer(script(), keys={"sk-old-0123456789"}) as other:
-        shared = f"--t2e-user-base-url={server.base_url}"
-        old = ["--t2e-api-key-env=OLD_KEY", "--t2e-user-api-key-env=OPENAI_API_KEY", "--t2e-temperature=0.3"]
+        shared = f"-ot2e_user_base_url={server.base_url}"
+        old = ["-ot2e_api_key_env=OLD_KEY", "-ot2e_user_api_key_env=OPENAI_API_KEY", "--t2e-temperature=0.3"]
         baseline(desk, other, "--t2e-model=n", user, shared, *old)
         before = len(other.requests)
         result = compared(
             desk,
             server,
             user,
-            f"--t2e-baseline-base-url={other.base_url}",
-            "--t2e-baseline-api-key-env=OLD_KEY",
+            f"-ot2e_baseline_base_url={other.base_url}",
+            "-ot2e_baseline_api_key_env=OLD_KEY",
         )
     assert letters(result)["note"] == "FAILED", result.stdout.str()
     fresh = other.requests[before:]
@@ -268,7 +268,7 @@ def test_a_baseline_whose_endpoint_refuses_costs_the_run_nothing(desk: DeskProje
     user = "--t2e-user-model=u"
     with ChatServer(script()) as server, ChatServer(script(), keys={"another"}) as other:
         baseline(desk, server, user)
-        result = compared(desk, server, user, f"--t2e-baseline-base-url={other.base_url}")
+        result = compared(desk, server, user, f"-ot2e_baseline_base_url={other.base_url}")
     told = letters(result)
     assert (told["close"], told["note"], told["look"]) == ("SUSPECTED", "SUSPECTED", "PASSED")
     result.stdout.fnmatch_lines(["* 5 passed, 2 suspected in *"])
@@ -326,7 +326,7 @@ def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
 ) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
-        compared(desk, server, "--t2e-max-reruns=0")  # so that the main trials are there
+        compared(desk, server, "-ot2e_max_reruns=0")  # so that the main trials are there
         result = compared(desk, server, "--t2e-max-tokens=6000", "--t2e-concurrency=2")
         assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
         result.stdout.fnmatch_lines(
@@ -414,9 +414,9 @@ def test_under_strict_a_fall_is_a_fall(desk: DeskProject, letters: Letters) -> N
         result = compared(desk, server, "--t2e-gate=strict")
         told = letters(result)
         assert (told["close"], told["note"]) == ("FAILED", "FAILED")
-        result = compared(desk, server, "--t2e-gate=strict", "--t2e-max-reruns=5")
+        result = compared(desk, server, "--t2e-gate=strict", "-ot2e_max_reruns=5")
     result.stderr.fnmatch_lines(
-        ["ERROR: --t2e-max-reruns 5 has no effect: policy 'strict' does not confirm regressions"]
+        ["ERROR: t2e_max_reruns 5 has no effect: policy 'strict' does not confirm regressions"]
     )
 
 
@@ -449,7 +449,7 @@ def test_a_replay_confirms_nothing_and_judges_by_its_own_trials(desk: DeskProjec
 def test_many_trials_can_say_by_themselves_that_a_task_fell(desk: DeskProject, letters: Letters) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server, "--t2e-trials=6")
-        told = letters(compared(desk, server, "--t2e-trials=6", "--t2e-max-reruns=0"))
+        told = letters(compared(desk, server, "--t2e-trials=6", "-ot2e_max_reruns=0"))
     assert (told["close"], told["note"]) == ("FAILED", "FAILED")  # 6 of 6 against none: p = .0011
 
 
@@ -461,7 +461,7 @@ def test_a_plugins_agent_is_confirmed_too(desk: DeskProject) -> None:
     result.stdout.re_match_lines([r".*FAILED suites/desk.toml::heldout::note.*"])
     assert {one["task_id"] for one in fresh_traces(desk, "baseline")} == {"note"}
     assert len(fresh_traces(desk, "baseline")) == len(fresh_traces(desk, "candidate")) == 8
-    again = desk.run("--candidate=v3", *HOLD, "-v", "--t2e-max-reruns=15")
+    again = desk.run("--candidate=v3", *HOLD, "-v", "-ot2e_max_reruns=15")
     again.stdout.fnmatch_lines(["* 1 suspected *"])
 
 
@@ -482,7 +482,7 @@ def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProjec
             "-v",
             "-pno:xdist",
         ]
-        result = desk.spread(*command(server, *given, "--t2e-max-reruns=16"))
+        result = desk.spread(*command(server, *given, "-ot2e_max_reruns=16"))
         seeds = Counter(
             request["seed"]
             for request in server.requests[asked:]

@@ -49,7 +49,7 @@ def test_what_is_shown_is_stored_and_the_rest_is_not(failing: Fates) -> None:
     for step in range(1, STEPS):
         name = f"v{step + 1}"
         project.candidate(name, "parent: v0", text=f"Be quick: {step}.")
-        given = (name, "--t2e-gate=few", f"--t2e-save-baseline={name}", "--t2e-max-reruns=0")
+        given = (name, "--t2e-gate=few", f"--t2e-save-baseline={name}", "-ot2e_max_reruns=0")
         project.write("pids/step", str(step))
         first = failing.run(*given, fates={}, every="pass")
         calls = int((project.pids / "calls").read_text())

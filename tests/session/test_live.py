@@ -140,8 +140,8 @@ def test_the_prompt_is_the_policy_then_the_candidate_then_the_environment(
             ["--t2e-results=x"],
             "--t2e-model runs simulations, but --t2e-results replays them; give one of them",
         ),
-        (["--t2e-extra-body={"], "--t2e-extra-body: not valid JSON*"),
-        (["--t2e-extra-body=[[]]"], "--t2e-extra-body is a JSON list, not an object"),
+        (["-ot2e_extra_body={"], "t2e_extra_body: not valid JSON*"),
+        (["-ot2e_extra_body=[[]]"], "t2e_extra_body is a JSON list, not an object"),
     ],
 )
 def test_contradictions_are_usage_errors(project: DeskProject, arguments: list[str], text: str) -> None:
@@ -173,8 +173,8 @@ def test_whatever_changes_a_trace_is_made_again(project: DeskProject) -> None:
                 "--t2e-temperature=0.5",
                 "--t2e-seed=7",
                 "--t2e-user-model=n",
-                '--t2e-extra-body={"top_k": 1}',
-                "--t2e-reasoning-effort=low",
+                '-ot2e_extra_body={"top_k": 1}',
+                "-ot2e_reasoning_effort=low",
             ],
             start=2,
         ):

@@ -149,7 +149,7 @@ def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
         return SOLVED(request)
 
     with ChatServer(script) as server:
-        given = ("--t2e-model=m", f"--t2e-base-url={server.base_url}", "--t2e-requests-per-minute=1200")
+        given = ("--t2e-model=m", f"--t2e-base-url={server.base_url}", "-ot2e_requests_per_minute=1200")
         project.pytester.runpytest_subprocess("-pno:xdist", *given).assert_outcomes(passed=7)
     lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
     assert len(lines) == len(times) > 20
@@ -213,7 +213,7 @@ def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: li
     [
         "--t2e-max-cost=1",
         "--t2e-seed=1",
-        "--t2e-baseline-api-key-env=KEY",
+        "-ot2e_baseline_api_key_env=KEY",
         "--t2e-fresh",
     ],
 )
@@ -279,7 +279,7 @@ def test_faults_lose_no_simulation_and_score_none(
     # A try that is given up though the server had just answered would be counted by one side only.
     patience = 1.0 if fault is Fault.SLOW else 60.0
     with ChatServer(SOLVED, faults=FaultPlan({fault: rate}, seed=3)) as server:
-        options = [f"--t2e-call-timeout={patience}", "--t2e-trials=4", "--t2e-concurrency=28"]
+        options = [f"-ot2e_call_timeout={patience}", "--t2e-trials=4", "--t2e-concurrency=28"]
         result = live(project, server, *options)
     assert server.count.faults[fault.value] > 0
     records = [json.loads(path.read_text()) for path in project.runs[-1].glob("simulations/*.json")]
@@ -325,9 +325,9 @@ def test_what_is_finished_counts_whatever_stopped_the_run(project: DeskProject) 
 def test_a_limit_of_answers_is_sent_and_recorded(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         result = live(
-            project, server, "--t2e-max-answer-tokens=900", "--t2e-save-baseline=v0", "--t2e-gate=off"
+            project, server, "-ot2e_max_answer_tokens=900", "--t2e-save-baseline=v0", "--t2e-gate=off"
         )
-    result.stdout.fnmatch_lines(["trace2evolve: answers end after 900 tokens (--t2e-max-answer-tokens)"])
+    result.stdout.fnmatch_lines(["trace2evolve: answers end after 900 tokens (t2e_max_answer_tokens)"])
     assert {request["max_tokens"] for request in server.requests} == {900}
     baseline = json.loads((project.root / "baselines/desk/v0.json").read_text())
     assert [baseline["provenance"][side]["arguments"]["max_tokens"] for side in ("agent", "user")] == [

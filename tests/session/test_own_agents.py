@@ -297,7 +297,7 @@ def test_budgets_stop_an_opaque_agent(project: Project, server: ChatServer) -> N
     done = project.run(server, "v0", OFF, "--t2e-max-minutes=0.02", "--t2e-fresh")
     assert "--t2e-max-minutes 0.02 is exceeded" in done.text, done.text
     server.release()
-    done = project.run(server, "v0", OFF, "--t2e-requests-per-minute=600", "--t2e-fresh")
+    done = project.run(server, "v0", OFF, "-ot2e_requests_per_minute=600", "--t2e-fresh")
     assert "3 passed" in done.text, done.text
     project.assert_no_process_is_left()
 
@@ -345,7 +345,7 @@ def test_an_old_commit_runs_and_confirms_a_regression(project: Project, server: 
     done = project.run(server, "old", OFF, "--t2e-save-baseline=old")
     assert "3 passed" in done.text, done.text
     project.candidate("new", "parent: old")
-    done = project.run(server, "new", "--t2e-goal=no-regression", "--t2e-max-reruns=99")
+    done = project.run(server, "new", "--t2e-goal=no-regression", "-ot2e_max_reruns=99")
     assert "not confirmed" not in done.text, done.text
     assert "DISCARD" in done.text
     assert done.status == 1
@@ -442,7 +442,7 @@ def test_a_model_that_the_agents_code_changes_is_shown(project: Project, server:
 
 
 def test_another_limit_of_a_step_is_another_measurement(project: Project, server: ChatServer) -> None:
-    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0", "--t2e-call-timeout=500")
+    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0", "-ot2e_call_timeout=500")
     assert "3 passed" in done.text, done.text
     path = project.root / "baselines/hotel/v0.json"
     assert json.loads(path.read_text())["provenance"]["call_timeout"] == 500
@@ -450,7 +450,7 @@ def test_another_limit_of_a_step_is_another_measurement(project: Project, server
     done = project.run(server, "v1", "--t2e-goal=no-regression")
     assert "call timeout 500.0 and 600.0" in " ".join(done.text.split()), done.text
     assert done.status == 4
-    done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-call-timeout=500")
+    done = project.run(server, "v1", "--t2e-goal=no-regression", "-ot2e_call_timeout=500")
     assert done.status == 0, done.text
 
 
@@ -464,7 +464,7 @@ def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     assert "3 passed" in done.text, done.text
     project.candidate("v1", "parent: v0", "agent: app.other:make")
     n_served = server.count.served
-    done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-max-reruns=99")
+    done = project.run(server, "v1", "--t2e-goal=no-regression", "-ot2e_max_reruns=99")
     assert "not confirmed" not in done.text, done.text
     assert done.status == 1, done.text
     prompts = [request["messages"][0]["content"] for request in server.requests[n_served:]]

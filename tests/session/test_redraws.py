@@ -88,7 +88,7 @@ def v3(project: DeskProject, server: ChatServer, *arguments: str) -> pytest.RunR
         server,
         "--candidate=v3",
         "--t2e-trials=2",
-        "--t2e-max-reruns=0",
+        "-ot2e_max_reruns=0",
         "--t2e-concurrency=1",
         *arguments,
     )

@@ -82,7 +82,7 @@ class Fates:
         self.run("v0", OFF, "--t2e-save-baseline=v0", fates=fates, every=every)
 
     def judge(self, goal: str = "improve", **options: Any) -> Done:
-        return self.run("v1", f"--t2e-goal={goal}", "--t2e-gate=few", "--t2e-max-reruns=0", **options)
+        return self.run("v1", f"--t2e-goal={goal}", "--t2e-gate=few", "-ot2e_max_reruns=0", **options)
 
     @property
     def evaluations(self) -> list[Evaluation]:

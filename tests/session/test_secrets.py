@@ -60,7 +60,7 @@ def arguments(server: ChatServer, *, user: str = "") -> list[str]:
     return [
         "--t2e-model=m",
         f"--t2e-base-url={server.base_url.replace('//', f'//{user}')}",
-        f'--t2e-extra-body={{"api_key": "{EXTRA}", "top_k": 1}}',
+        f'-ot2e_extra_body={{"api_key": "{EXTRA}", "top_k": 1}}',
         "--t2e-cache",
         "--t2e-record=cassette.jsonl",
         "--t2e-fresh",
@@ -105,12 +105,12 @@ def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject) -
     assert leaks(project, result) == []
 
 
-@pytest.mark.parametrize("side", ["", "-user", "-baseline"])
+@pytest.mark.parametrize("side", ["", "user_", "baseline_"])
 def test_a_key_where_its_variables_name_belongs_is_not_shown(project: DeskProject, side: str) -> None:
-    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e{side}-api-key-env={KEY}")
+    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"-ot2e_{side}api_key_env={KEY}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --t2e-api-key-env, *-user-api-key-env and *-baseline-api-key-env take the name *"]
+        ["ERROR: t2e_api_key_env, t2e_user_api_key_env and t2e_baseline_api_key_env take the name *"]
     )
     assert KEY not in result.stderr.str() + result.stdout.str()
 

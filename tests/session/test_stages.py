@@ -102,7 +102,7 @@ def test_a_run_stops_if_a_gain_has_become_implausible(desk: DeskProject, futilit
     (desk.root / "policies" / "own.toml").write_text(f"futility = {futility}\n")
     with ChatServer(script()) as server:
         saved(desk, server)
-        result = staged(desk, server, "--t2e-gate=own", "--t2e-max-reruns=0")
+        result = staged(desk, server, "--t2e-gate=own", "-ot2e_max_reruns=0")
     assert result.ret == 10
     if futility:
         result.stdout.re_match_lines(

@@ -151,7 +151,7 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
     models = [request["model"] for request in process.LocalServer.requests]  # type: ignore[attr-defined]
     in_turn = models == sorted(models)
     if two_servers:
-        assert started == [(["pocket+trained"], ["--threads", "3"]), ([], ["--threads", "3"])]
+        assert started == [(["pocket+trained"], ["-o", "t2e_threads=3"]), ([], ["-o", "t2e_threads=3"])]
         assert not in_turn
     else:
         assert started == [(["pocket+trained"], [])]

@@ -144,7 +144,7 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
             raise KeyboardInterrupt
         commit(fresh, final)
 
-    measured = ["--heldout", "1", "--heldout-others", "0", "--heldout-rollouts", "1"]
+    measured = ["--heldout", "1", "-ot2e_heldout_others=0", "-ot2e_heldout_rollouts=1"]
     for module, name, replacement, options in (
         (training, "measure", killed, measured),
         (checkpoints, "commit_folder", killed_at_the_end, []),

@@ -87,7 +87,7 @@ def test_the_options_page_is_written_from_the_options() -> None:
     page = (DOCS / "options.md").read_text("utf-8")
     assert page == reference.rendered(page), "run python docs/reference.py"
     for option in OPTIONS:
-        assert re.search(rf"`{option.alias or option.flag}[ `]", page), option.flag
+        assert re.search(rf"`{option.alias or option.label}[ `]", page), option.label
 
 
 def test_a_clone_has_no_record_of_runs() -> None:

@@ -15,11 +15,10 @@ from pytest_trace2evolve.cli.improve_commands import (
     TRAIN,
 )
 from pytest_trace2evolve.cli.parser import (
-    CONTENT_OPTION,
+    DRY_RUN_OPTION,
     JSON_OPTION,
-    JUDGE_URL_OPTION,
+    JUDGE_OPTION,
     PLOT_OPTION,
-    PROVIDER_OPTION,
     SPLIT_OPTION,
     SUITE_OPTION,
     Command,
@@ -34,32 +33,25 @@ from pytest_trace2evolve.cli.parser import (
     range_check,
     text_option,
 )
-from pytest_trace2evolve.utils.option_types import MAX_SEED
 
-DRY_RUN_OPTION = flag_option("--dry-run", "print what would be done; change nothing")
 POLICY_OPTION = text_option("--policy", None, "gate policy (default: calibrated)")
-JUDGE_OPTIONS = (
-    text_option("--judge", "MODEL", "judge model, for natural-language assertions"),
-    JUDGE_URL_OPTION,
-)
+_EVIDENCE_KEYS = ("provider", "judge-base-url")
 MARGIN_OPTION = number_option("--margin", "M", "reward margin for goal hold", check_share)
 
 INIT = Command(
     "init",
     "add suites, candidates and a CI workflow to a project",
-    ("trace2evolve init --for own", "trace2evolve init my-agent --suites support,tau2-retail"),
+    ("trace2evolve init --for own", "trace2evolve init my-agent --for support,tau2-retail"),
     "project:init",
     (
         path_option("folder", "DIR", "the project's folder (default: --root, or the current one)", nargs="?"),
         text_option(
             "--for",
-            None,
+            "own|support|tau2|SUITE,…",
             "own: a template for your own agent; support: the demo with its small model; tau2: "
-            "tau2-bench (default: ask on a terminal, else support)",
-            choices=("own", "support", "tau2"),
+            "tau2-bench; or names of suites, or all (default: ask on a terminal, else support)",
             dest="purpose",
         ),
-        text_option("--suites", "NAME,…", "suites to add, or 'all', instead of --for"),
         Option(
             "--workflow",
             {
@@ -80,9 +72,9 @@ SCORE = Command(
     (
         text_option("files", "RUN", "run ids or their beginnings, results files or folders", nargs="+"),
         JSON_OPTION,
-        PROVIDER_OPTION,
-        *JUDGE_OPTIONS,
+        JUDGE_OPTION,
     ),
+    keys=_EVIDENCE_KEYS,
 )
 
 GATE = Command(
@@ -97,7 +89,7 @@ GATE = Command(
         text_option("--against", "COMMIT", "the commit or branch to merge into", required=True),
         path_option("--output", "DIR", "folder for a run, a summary and a JUnit file of each candidate"),
         text_option("arguments", "-- OPTION", "options for each pytest session", nargs="*"),
-        flag_option("--dry-run", "print the plan only"),
+        DRY_RUN_OPTION,
     ),
 )
 
@@ -111,17 +103,11 @@ COMPARE = Command(
     "gate:compare",
     (
         text_option(
-            "sides",
-            "BASELINE CANDIDATE",
-            "run ids, names of saved baselines, results files or folders",
-            nargs="*",
+            "baseline",
+            "BASELINE",
+            "run id, name of a saved baseline, results file or folder; several files: FILE,FILE",
         ),
-        text_option(
-            "--baseline-results", "FILE", "results file of the baseline (repeatable)", action="append"
-        ),
-        text_option(
-            "--candidate-results", "FILE", "results file of the candidate (repeatable)", action="append"
-        ),
+        text_option("candidate", "CANDIDATE", "the other side, named in the same way"),
         POLICY_OPTION,
         text_option(
             "--goal",
@@ -132,12 +118,12 @@ COMPARE = Command(
         ),
         SUITE_OPTION,
         SPLIT_OPTION,
-        text_option("--provider", None, "provider of the world (default: the suite's, else inspect_evals)"),
         flag_option("--verbose", "print the figures of every check", "-v"),
         path_option("--report", "FILE", "also write the comparison as a page (HTML)"),
         JSON_OPTION,
-        *JUDGE_OPTIONS,
+        JUDGE_OPTION,
     ),
+    keys=_EVIDENCE_KEYS,
 )
 
 CALIBRATE = Command(
@@ -156,27 +142,19 @@ CALIBRATE = Command(
         integer_option(
             "--trials",
             "K",
-            "trials of each task on each side (default: as many as most tasks have)",
+            "trials of each task on each side",
             range_check(1, 10_000),
         ),
         MARGIN_OPTION,
-        number_option(
-            "--effect",
-            "E",
-            "effect to simulate (repeatable; default: .05 and .10)",
-            check_share,
-            action="append",
-        ),
         integer_option(
             "--resamples", "R", "resampled comparisons (default: 2000)", range_check(1, 100_000), default=2000
         ),
-        integer_option("--seed", "N", "seed (default: 0)", range_check(0, MAX_SEED), default=0),
         flag_option("--live", "also simulate the reruns of a live run"),
-        PROVIDER_OPTION,
         JSON_OPTION,
         PLOT_OPTION,
-        *JUDGE_OPTIONS,
+        JUDGE_OPTION,
     ),
+    keys=_EVIDENCE_KEYS,
 )
 
 POWER = Command(
@@ -194,16 +172,12 @@ POWER = Command(
         ),
         text_option(
             "--agent-profile",
-            None,
-            "reliable, medium (default) or noisy",
-            choices=("reliable", "medium", "noisy"),
+            "NAME|RATE,SPREAD",
+            "reliable, medium (default), noisy, or the mean and standard deviation of its success rates",
         ),
-        number_option("--rate", "P", "the agent's mean success rate"),
-        number_option("--spread", "S", "standard deviation of the success rate over tasks"),
         POLICY_OPTION,
         SUITE_OPTION,
         MARGIN_OPTION,
-        number_option("--alpha", "A", "significance level of the policy"),
         flag_option("--live", "also simulate the reruns of a live run"),
         integer_option(
             "--comparisons",
@@ -212,7 +186,6 @@ POWER = Command(
             range_check(100, 100_000),
             default=2000,
         ),
-        integer_option("--seed", "N", "seed (default: 0)", range_check(0, MAX_SEED), default=0),
         JSON_OPTION,
     ),
 )
@@ -229,10 +202,10 @@ JUDGE = Command(
             "gate:judge_agreement",
             (
                 path_option("labels", "LABELS", "file of labels, one JSON object per line"),
-                text_option("--judge", "MODEL", "judge model, as for pytest --t2e-judge", required=True),
-                JUDGE_URL_OPTION,
+                text_option("--judge", "MODEL", JUDGE_OPTION.settings["help"], required=True),
                 JSON_OPTION,
             ),
+            keys=("judge-base-url",),
         ),
     ),
 )
@@ -260,7 +233,13 @@ CASES = Command(
                     "a family, or 'pressure' for the six pressure families (repeatable)",
                     action="append",
                 ),
-                CONTENT_OPTION,
+                text_option(
+                    "--content",
+                    None,
+                    "wording: train (default) or heldout",
+                    choices=("train", "heldout"),
+                    default="train",
+                ),
             ),
         ),
         Command(
@@ -473,35 +452,12 @@ SERVE = Command(
         text_option("--served-model-name", "NAME", "name of the model (default: the folder's name)"),
         text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
         integer_option("--port", "N", "port to listen on (default: a free port)", default=0),
-        ExclusiveOptions(
-            (
-                text_option(
-                    "--token",
-                    None,
-                    "bearer token for requests (default: TRACE2EVOLVE_TOKEN, else a random token)",
-                ),
-                flag_option("--no-token", "serve requests without a token"),
-            )
-        ),
+        flag_option("--no-token", "requests need no token (default: TRACE2EVOLVE_TOKEN, else a random one)"),
         text_option("--device", None, "torch device (default: cuda if available, else cpu)"),
-        integer_option(
-            "--threads",
-            "N",
-            "torch threads (default: 1 for small models on cpu, else torch's default)",
-            range_check(1, 1024),
-        ),
-        integer_option(
-            "--batch-size", "N", "requests decoded together (default: 64)", range_check(1, 4096), default=64
-        ),
-        integer_option(
-            "--queue-size",
-            "N",
-            "requests that may wait (default: 1024)",
-            range_check(1, 100_000),
-            default=1024,
-        ),
-        flag_option("--parent-pipe", "exit when standard input closes"),
+        flag_option("--parent-pipe", argparse.SUPPRESS),  # exit when the input of a run's server closes
     ),
+    keys=("threads", "batch-size", "queue-size"),
+    defaults={"batch_size": 64, "queue_size": 1024},
 )
 
 DOCTOR = Command(
@@ -512,13 +468,9 @@ DOCTOR = Command(
     (
         text_option("--model", "MODEL", "name of the model at the endpoint", required=True),
         text_option("--base-url", "URL", "the endpoint (default: OPENAI_BASE_URL)"),
-        text_option(
-            "--api-key-env",
-            "NAME",
-            "environment variable that holds the API key (default: OPENAI_API_KEY)",
-            default="OPENAI_API_KEY",
-        ),
     ),
+    keys=("api-key-env",),
+    defaults={"api_key_env": "OPENAI_API_KEY"},
 )
 
 COMMANDS = {

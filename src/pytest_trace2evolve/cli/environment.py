@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.environment import Calibration
 
-DEFAULT_CONCURRENCY = 64
-"""Number of concurrent calls on a cluster for commands without `--concurrency`."""
-
 EXIT_REJECTED = 1
 """Exit status if an environment is rejected, no difficulty fits, or no module was admitted."""
 
@@ -46,7 +43,6 @@ def check(options: argparse.Namespace) -> int:
     """Run every admission check on environments."""
     from pytest_trace2evolve.environments.admission import admit
     from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
-    from pytest_trace2evolve.records.task import Content
     from pytest_trace2evolve.report.improvement import admission_text
 
     project = nearest_project(options)
@@ -63,7 +59,6 @@ def check(options: argparse.Namespace) -> int:
                     name,
                     seeds=options.seeds,
                     difficulty=options.difficulty,
-                    content=Content(options.content),
                     held_out_identifiers=held_out,
                     on_progress=update,
                     executor=executor,
@@ -118,9 +113,9 @@ def _open_executor(
         yield None
         return
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
+    from pytest_trace2evolve.environments.calibration import DEFAULT_CONCURRENCY
 
-    concurrency = getattr(options, "concurrency", DEFAULT_CONCURRENCY)
-    with RayExecutor.open_for_calls(options.ray, project, concurrency, models) as executor:
+    with RayExecutor.open_for_calls(options.ray, project, DEFAULT_CONCURRENCY, models) as executor:
         yield executor
 
 
@@ -177,7 +172,7 @@ def synthesize(options: argparse.Namespace) -> int:
     writer = ModelSettings(
         model=options.writer,
         base_url=options.writer_base_url,
-        url_option="--writer-base-url",
+        url_option="t2e_writer_base_url",
         temperature=1.0,
         seed=0,
     )

@@ -120,13 +120,12 @@ def compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.session.compare import compare
     from pytest_trace2evolve.session.traces import find_evidence
 
-    baseline, candidate = _parse_sides(options)
     if options.split and not options.suite:
         raise ConfigError("--split needs --suite; name the suite of the split")
     project = project_of(options) if options.suite else nearest_project(options)
     baseline_paths, candidate_paths = (
-        [find_evidence(name, project, Path.cwd(), options.suite) for name in side]
-        for side in (baseline, candidate)
+        [find_evidence(name, project, Path.cwd(), options.suite) for name in _names_of(side)]
+        for side in (options.baseline, options.candidate)
     )
     worlds = worlds_of(project)
     comparison = compare(
@@ -158,19 +157,9 @@ def compare(options: argparse.Namespace) -> int:
     return EXIT_STATUS[comparison.verdict.decision]
 
 
-def _parse_sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the names of the baseline and the candidate, from positional arguments or from options."""
-    positional_names = list(options.sides)
-    baseline, candidate = list(options.baseline_results or ()), list(options.candidate_results or ())
-    if not baseline and positional_names:
-        baseline = [positional_names.pop(0)]
-    if not candidate and positional_names:
-        candidate = [positional_names.pop(0)]
-    if not baseline or not candidate or positional_names:
-        raise ConfigError(
-            "expected BASELINE and CANDIDATE, or --baseline-results FILE… and --candidate-results FILE…"
-        )
-    return baseline, candidate
+def _names_of(side: str) -> list[str]:
+    """Return the names of a side of a comparison, which several files form if commas separate them."""
+    return [side] if Path(side).exists() else side.split(",")
 
 
 def calibrate(options: argparse.Namespace) -> int:
@@ -183,9 +172,7 @@ def calibrate(options: argparse.Namespace) -> int:
         policies=tuple(options.policy or ()),
         trials=options.trials,
         margin=options.margin,
-        effects=tuple(options.effect or (0.05, 0.10)),
         resamples=options.resamples,
-        seed=options.seed,
         is_live=options.live,
     )
     check_plot(options.plot)
@@ -214,13 +201,11 @@ def show_power(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.calibration import power_json, power_text
     from pytest_trace2evolve.session.calibrate import policy_to_calibrate
 
-    if options.alpha is not None and not 0 < options.alpha < 0.5:
-        raise ConfigError(f"--alpha {options.alpha:g}: must be between 0 and 0.5")
     project = project_of(options) if options.suite else nearest_project(options)
     policy = find_policy(options.policy or "calibrated", project).for_suite(_estimand(options, project))
-    adjusted_policy = policy_to_calibrate(policy, margin=options.margin, alpha=options.alpha)
+    adjusted_policy = policy_to_calibrate(policy, margin=options.margin)
     plan = Plan(
-        agent=_parse_agent(options),
+        agent=_parse_agent(options.agent_profile),
         design=Design(
             options.tasks,
             options.trials,
@@ -230,7 +215,6 @@ def show_power(options: argparse.Namespace) -> int:
         policy=adjusted_policy.policy,
         margin=adjusted_policy.margin,
         rows=options.comparisons,
-        seed=options.seed,
     )
     result = simulate_power(plan)
     print(json.dumps(power_json(plan, result), indent=2) if options.json else power_text(plan, result))
@@ -249,25 +233,19 @@ def _estimand(options: argparse.Namespace, project: "Project | None") -> "Estima
     return next(iter(estimands.values()), Estimand.TASKS)
 
 
-def _parse_agent(options: argparse.Namespace) -> "Agent":
-    """Return the agent that `--agent-profile`, or `--rate` and `--spread`, describe."""
+def _parse_agent(profile: str | None) -> "Agent":
+    """Return the agent that `--agent-profile` names, or describes by its mean rate and the rates' spread."""
     from pytest_trace2evolve.gate.power import AGENTS, fit_agent
 
-    is_given = options.rate is not None, options.spread is not None
-    if options.agent_profile is not None and any(is_given):
-        raise ConfigError(
-            "--agent-profile cannot be combined with --rate and --spread; give one or the other"
-        )
-    if not any(is_given):
-        return AGENTS[options.agent_profile or "medium"]
-    if not all(is_given):
-        raise ConfigError("--rate and --spread need each other; give both")
+    if profile is None or profile in AGENTS:
+        return AGENTS[profile or "medium"]
     try:
-        return fit_agent(options.rate, options.spread)
+        rate, spread = map(float, profile.split(","))
+        return fit_agent(rate, spread)
     except ValueError:
         raise ConfigError(
-            f"--rate {options.rate:g} --spread {options.spread:g}: the rate must be between 0 and 1, and "
-            "the spread between 0 and sqrt(rate × (1 − rate))"
+            f"--agent-profile {profile}: expected {', '.join(AGENTS)} or RATE,SPREAD, with the rate between "
+            "0 and 1, and the spread between 0 and sqrt(rate × (1 − rate))"
         ) from None
 
 

@@ -14,7 +14,7 @@ IMPORT = Command(
     "draft tasks from production logs, with personal data replaced",
     (
         "trace2evolve import chats.jsonl --out drafts/chats.yaml",
-        "trace2evolve import spans.json --format otel --limit 50",
+        "trace2evolve import spans.json --format otel",
     ),
     "imports:import_log",
     (
@@ -28,7 +28,6 @@ IMPORT = Command(
         path_option(
             "--out", "FILE", "file of drafts to create, or - for standard output (default: drafts/NAME.yaml)"
         ),
-        integer_option("--limit", "N", "stop after N conversations", range_check(1)),
         integer_option(
             "--until",
             "N",
@@ -36,7 +35,6 @@ IMPORT = Command(
             range_check(1),
             default=1,
         ),
-        flag_option("--all-calls", "expect all calls, not only those of tools that seem to change something"),
         flag_option("--skip-damaged", "leave out damaged conversations, and print a line for each"),
     ),
 )

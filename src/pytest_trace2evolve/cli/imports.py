@@ -27,7 +27,7 @@ def import_log(options: argparse.Namespace) -> int:
     patterns = _load_patterns(options)
     log_format, conversations, n_damaged, n_repeated = _read_log(options)
     redactor = Redactor(patterns)
-    settings = DraftSettings(options.file.name, log_format, options.until, options.all_calls)
+    settings = DraftSettings(options.file.name, log_format, options.until)
     world = find_world(find_root(options.root or Path.cwd()))
     drafts = drafts_of(conversations, redactor, settings, world)
     n_problems = 0
@@ -65,7 +65,7 @@ def import_log(options: argparse.Namespace) -> int:
 
 
 def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], int, int]":
-    """Return the format, the conversations up to the limit, and the numbers of damaged and repeated ones."""
+    """Return the format, the conversations, and the numbers of damaged and repeated ones."""
     from pytest_trace2evolve.importing.conversation import Conversation, Damage
     from pytest_trace2evolve.importing.readers import read_conversations
     from pytest_trace2evolve.records.trace import FULL_DUPLEX
@@ -83,8 +83,6 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
                 continue
             seen.add(identity)
             conversations.append(item)
-            if options.limit is not None and len(conversations) >= options.limit:
-                break
             continue
         damages.append(item)
         if item.cause == FULL_DUPLEX:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.settings import Context
     from pytest_trace2evolve.training.train import TrainingSpec
 
-_JUDGE_OPTIONS = ("judge_base_url", "dry_run")
-"""Options that have no effect without a judge."""
-
 
 def show_capabilities(options: argparse.Namespace) -> int:
     """Print the capabilities that the failures of runs lack."""
@@ -40,9 +37,8 @@ def show_capabilities(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.diagnose.traces import gather_traces
     from pytest_trace2evolve.report.capabilities import capabilities_text, capability_picture
 
-    judge_options = [name for name in _JUDGE_OPTIONS if getattr(options, name)]
-    if options.judge is None and judge_options:
-        raise ConfigError(f"--{judge_options[0].replace('_', '-')} needs a judge; name one with --judge")
+    if options.judge is None and options.dry_run:
+        raise ConfigError("--dry-run needs a judge; name one with --judge")
     check_plot(options.plot)
     project = nearest_project(options)
     traces = gather_traces(
@@ -96,7 +92,7 @@ def _label_with_judge(
     model = ModelSettings(
         model=options.judge,
         base_url=options.judge_base_url,
-        url_option="--judge-base-url",
+        url_option="t2e_judge_base_url",
         temperature=1.0,
         seed=0,
         price=prices.get(options.judge),

@@ -1,11 +1,9 @@
 """The commands of the group `improve`, and their options."""
 
 from pytest_trace2evolve.cli.parser import (
-    CONTENT_OPTION,
+    DRY_RUN_OPTION,
     JSON_OPTION,
-    JUDGE_URL_OPTION,
     PLOT_OPTION,
-    PROVIDER_OPTION,
     SUITE_OPTION,
     Command,
     check_positive,
@@ -16,7 +14,7 @@ from pytest_trace2evolve.cli.parser import (
     range_check,
     text_option,
 )
-from pytest_trace2evolve.improve.arguments import add_evolve_arguments
+from pytest_trace2evolve.improve.arguments import RUN_OPTIONS, SEARCH_RUN_OPTIONS, add_evolve_arguments
 
 BASE_MODEL_OPTION = path_option("--base", "DIR", "the base model (default: the embedded model)")
 CANDIDATE_OPTION = text_option(
@@ -26,35 +24,22 @@ RECIPE_OPTIONS = (
     text_option("--preset", None, "pocket or gpu (default: pocket)", default="pocket"),
     path_option("--config", "FILE", "TOML file with recipe values"),
 )
-HELDOUT_ROLLOUTS_OPTION = integer_option(
-    "--heldout-rollouts", "K", "rollouts of each held-out scenario (default: 4)", default=4
-)
 RAY_OPTION = text_option("--ray", "ADDRESS|auto", "run rollouts on a Ray cluster: its address, or auto")
 ENVIRONMENT_OPTIONS = (
     text_option("names", "NAME", "names of environments (default: all)", nargs="*"),
     integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
-    CONTENT_OPTION,
     JSON_OPTION,
 )
 MODEL_OPTIONS = (
     text_option("--model", "MODEL", "model folder or model name (default: the embedded model)"),
     text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
-    text_option(
-        "--api-key-env",
-        "NAME",
-        "environment variable that holds the API key (default: OPENAI_API_KEY)",
-        default="OPENAI_API_KEY",
-    ),
     integer_option(
         "--seeds", "N", "number of scenarios (default: 100; 30 for a model folder)", range_check(2)
     ),
-    integer_option("--rollouts", "K", "rollouts of each scenario (default: 16)", range_check(2), default=16),
     CANDIDATE_OPTION,
-    number_option("--temperature", "T", "temperature (default: the model's, else 1)"),
-    integer_option(
-        "--concurrency", "N", "concurrent rollouts (default: 64)", range_check(1, 4096), default=64
-    ),
 )
+_MODEL_KEYS = ("api-key-env", "rollouts")
+_MODEL_DEFAULTS = {"api_key_env": "OPENAI_API_KEY", "rollouts": 16}
 
 CAPABILITIES = Command(
     "capabilities",
@@ -78,8 +63,7 @@ CAPABILITIES = Command(
             "repeat the labelling (default: 10 with --judge, else 1)",
             range_check(1, 10_000),
         ),
-        JUDGE_URL_OPTION,
-        flag_option("--dry-run", "print the estimated cost of the judge; send no requests"),
+        DRY_RUN_OPTION,
         text_option(
             "--include-sealed",
             "SPLIT",
@@ -87,10 +71,10 @@ CAPABILITIES = Command(
             action="append",
         ),
         SUITE_OPTION,
-        PROVIDER_OPTION,
         PLOT_OPTION,
         JSON_OPTION,
     ),
+    keys=("provider", "judge-base-url"),
 )
 
 ENVIRONMENT = Command(
@@ -127,6 +111,8 @@ ENVIRONMENT = Command(
             ),
             "environment:tune",
             (*ENVIRONMENT_OPTIONS, *MODEL_OPTIONS, RAY_OPTION),
+            keys=_MODEL_KEYS,
+            defaults=_MODEL_DEFAULTS,
         ),
         Command(
             "synthesize",
@@ -136,7 +122,6 @@ ENVIRONMENT = Command(
             (
                 text_option("capability", "CAPABILITY", "name of the capability, in snake_case"),
                 text_option("--writer", "MODEL", "model that writes the environment", required=True),
-                text_option("--writer-base-url", "URL", "the writer's endpoint (default: OPENAI_BASE_URL)"),
                 text_option(
                     "--description", "TEXT", "description of the capability; needed if no report describes it"
                 ),
@@ -154,7 +139,8 @@ ENVIRONMENT = Command(
                 JSON_OPTION,
                 *MODEL_OPTIONS,
             ),
-            defaults={"content": "train"},
+            keys=(*_MODEL_KEYS, "writer-base-url"),
+            defaults=_MODEL_DEFAULTS,
         ),
     ),
 )
@@ -177,31 +163,22 @@ TRAIN = Command(
         text_option("--adapter-name", "NAME", "name of the adapter (default: the capability)"),
         BASE_MODEL_OPTION,
         *RECIPE_OPTIONS,
-        integer_option("--seed", "N", "seed (default: 1)"),
         integer_option("--steps", "N", "number of optimiser steps"),
-        integer_option(
-            "--difficulty", "D", "only this difficulty, from 1 to 5 (default: the tuned difficulty, else 1)"
-        ),
+        integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
         CANDIDATE_OPTION,
-        path_option("--out", "DIR", "folder of the adapter (default: adapters/NAME)"),
         integer_option(
             "--heldout", "N", "number of held-out scenarios (default: 100; 0 for none)", default=100
         ),
         RAY_OPTION,
-        integer_option(
-            "--heldout-others",
-            "M",
-            "held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
-        ),
-        HELDOUT_ROLLOUTS_OPTION,
     ),
-    defaults={"resumable": True},
+    keys=("heldout-rollouts", "heldout-others"),
+    defaults={"resumable": True, "heldout_rollouts": 4},
 )
 
 EVAL_ROUTER = Command(
     "eval-router",
     "measure the router against oracle labels on held-out content",
-    ("trace2evolve eval-router", "trace2evolve eval-router precondition_verification --openings 20"),
+    ("trace2evolve eval-router", "trace2evolve eval-router precondition_verification"),
     "improve:eval_router",
     (
         text_option(
@@ -211,9 +188,9 @@ EVAL_ROUTER = Command(
             nargs="*",
         ),
         BASE_MODEL_OPTION,
-        integer_option("--openings", "N", "conversation openings per label (default: 50)", range_check(1)),
         JSON_OPTION,
     ),
+    keys=("openings",),
 )
 
 EVOLVE = Command(
@@ -225,11 +202,12 @@ EVOLVE = Command(
     ),
     "improve:evolve",
     (
-        flag_option("--dry-run", "print the required budget; train nothing"),
+        DRY_RUN_OPTION,
         JSON_OPTION,
         text_option("run_options", "-- OPTION", "options of each run, such as --t2e-suite NAME", nargs="*"),
     ),
     declare_options=(add_evolve_arguments,),
+    keys=("heldout-rollouts", "parallel", *(option.name for option in RUN_OPTIONS if option.is_key)),
     defaults={"resumable": True},
 )
 
@@ -254,29 +232,19 @@ IMPROVE = Command(
         ),
         path_option("--table", "FILE", "TOML file with the sentences of proposer table"),
         text_option("--reflect-model", "MODEL", "model of the proposers reflect and gepa"),
-        text_option("--reflect-base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
-        text_option(
-            "--reflect-api-key-env",
-            "NAME",
-            "environment variable that holds its API key (default: OPENAI_API_KEY)",
-            default="OPENAI_API_KEY",
-        ),
         text_option("--baseline", "NAME|RUN", "evidence of the candidate (default: measure it)"),
         integer_option("--max-proposals", "N", "stop after N proposals", range_check(1)),
         integer_option("--max-simulations", "N", "make at most N simulations", range_check(1, 10**9)),
         number_option("--max-minutes", "M", "stop after M minutes", check_positive),
         number_option("--max-cost", "USD", "stop at this cost; needs prices.toml", check_positive),
-        integer_option(
-            "--plateau",
-            "N",
-            "stop after N proposals without a promotion (default: 20)",
-            range_check(1),
-            default=20,
-        ),
         flag_option("--publish", "push the search's branch, and open a draft pull request with gh"),
-        flag_option("--dry-run", "check the options and print the plan; run nothing"),
+        DRY_RUN_OPTION,
         JSON_OPTION,
         text_option("run_options", "-- OPTION", "options of pytest for each run, after --", nargs="*"),
     ),
-    defaults={"resumable": True},
+    keys=(
+        *("plateau", "reflect-base-url", "reflect-api-key-env"),
+        *(option.name for option in SEARCH_RUN_OPTIONS if option.is_key),
+    ),
+    defaults={"resumable": True, "plateau": 20, "reflect_api_key_env": "OPENAI_API_KEY"},
 )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError, name_suggestion
+from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.option_types import parse_finite, parse_integer
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -130,6 +131,7 @@ class Command:
             actions.
         options: The command's options, in the order of the help.
         declare_options: Functions that each add more options to the command's parser.
+        keys: Names of the ini keys that the command reads; each value becomes an attribute of the options.
         actions: The subcommands, if there are any.
         defaults: Further attributes of the parsed options. `resumable` means that the same command resumes
             after an interruption.
@@ -141,6 +143,7 @@ class Command:
     run: str = ""
     options: tuple[Option | ExclusiveOptions, ...] = ()
     declare_options: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
+    keys: tuple[str, ...] = ()
     actions: tuple["Command", ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -204,7 +207,15 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
         if command.actions:
             _add_commands(subparser.add_subparsers(required=True, metavar="ACTION"), command.actions)
         else:
-            subparser.set_defaults(command=partial(_run_command, command.run, checks), **command.defaults)
+            subparser.set_defaults(command=partial(_run_command, command, checks), **command.defaults)
+            if command.keys:
+                subparser.add_argument(
+                    "-o",
+                    metavar="KEY=VALUE",
+                    action="append",
+                    dest="overrides",
+                    help=f"override an ini key, as in pytest: {', '.join(map(_key_name, command.keys))}",
+                )
         # `--root` may also follow the command's name, because messages advise that and users append options.
         # With a default, this `--root` would override one that precedes the name.
         _add_root(subparser, default=argparse.SUPPRESS)
@@ -220,15 +231,41 @@ def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
     )
 
 
+def _key_name(name: str) -> str:
+    return f"t2e_{name.replace('-', '_')}"
+
+
+def _read_keys(names: Sequence[str], options: argparse.Namespace) -> None:
+    """Store the ini keys of a command in its options, without `t2e_`, and with it for the command's runs."""
+    from pytest_trace2evolve.project.pytest_ini import ini_value
+    from pytest_trace2evolve.session.option_table import OPTIONS
+
+    overrides: dict[str, str] = {}
+    for text in options.overrides or ():
+        key, separator, overrides[key] = text.partition("=")
+        if key not in map(_key_name, names) or not separator:
+            raise ConfigError(f"-o {text}: expected KEY=VALUE; {name_suggestion(key, map(_key_name, names))}")
+    root = options.root or find_root(Path.cwd()) or Path.cwd()
+    for option in OPTIONS:
+        if option.is_key and option.name in names:
+            key = option.destination
+            value = option.parse(overrides[key] if key in overrides else ini_value(root, key) or "")
+            setattr(options, key, value)
+            if value is not None or not hasattr(options, key.removeprefix("t2e_")):
+                setattr(options, key.removeprefix("t2e_"), value)
+
+
 def _run_command(
-    function_path: str, checks: Sequence[tuple[str, str, ValueCheck]], options: argparse.Namespace
+    command: Command, checks: Sequence[tuple[str, str, ValueCheck]], options: argparse.Namespace
 ) -> int:
+    if command.keys:
+        _read_keys(command.keys, options)
     for name, destination, check in checks:
         parsed_value = getattr(options, destination)
         for value in parsed_value if isinstance(parsed_value, list) else [parsed_value]:
             if value is not None:
                 check(name, value)
-    module, _, name = function_path.partition(":")
+    module, _, name = command.run.partition(":")
     function = getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name)
     status: int = function(options)
     return status
@@ -240,8 +277,5 @@ JSON_OPTION = flag_option("--json", "print JSON")
 PLOT_OPTION = path_option("--plot", "FILE", "write a plot (.svg or .png)")
 SUITE_OPTION = text_option("--suite", "NAME", "only this suite")
 SPLIT_OPTION = text_option("--split", "SPLIT", "only this split")
-PROVIDER_OPTION = text_option("--provider", None, "provider of the world (default: inspect_evals)")
-JUDGE_URL_OPTION = text_option("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
-CONTENT_OPTION = text_option(
-    "--content", None, "wording: train (default) or heldout", choices=("train", "heldout"), default="train"
-)
+DRY_RUN_OPTION = flag_option("--dry-run", "print what would be done; change nothing")
+JUDGE_OPTION = text_option("--judge", "MODEL", "judge model, for natural-language assertions")

@@ -41,17 +41,15 @@ def init(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"DIR {options.folder} and --root {options.root} both name the project's folder; give one of them"
         )
-    if options.purpose and options.suites is not None:
-        raise ConfigError(
-            f"--for {options.purpose} and --suites {options.suites} both choose suites; give one of them"
-        )
     root = Path.cwd() / (options.folder or options.root or "")
-    is_default = options.purpose is None and options.suites is None
-    purpose = options.purpose or (_ask_purpose() if is_default and _can_ask(options) else "support")
+    is_default = options.purpose is None
+    purpose: str = options.purpose
+    if is_default:
+        purpose = _ask_purpose() if _can_ask(options) else "support"
     if purpose == "own":
         scaffold = plan_own_scaffold(root, workflow=options.workflow)
     else:
-        scaffold = plan_scaffold(root, _suite_names(options.suites, purpose), workflow=options.workflow)
+        scaffold = plan_scaffold(root, _suite_names(purpose), workflow=options.workflow)
         if is_default and purpose == "support":
             scaffold.notes.append("for your own agent: trace2evolve init --for own, in another folder")
     if not options.dry_run:
@@ -88,14 +86,12 @@ def _ask_purpose() -> str:
         print("Answer 1, 2 or 3.")
 
 
-def _suite_names(text: str | None, purpose: str) -> list[str]:
-    """Return the suites that `--suites` names; without the option, the suites of a purpose."""
-    if text is None:
-        text = _TAU2_SUITES if purpose == "tau2" else "support"
-    suites = [name.strip() for name in text.split(",")]
+def _suite_names(purpose: str) -> list[str]:
+    """Return the suites of a purpose, which may name suites itself."""
+    suites = [name.strip() for name in (_TAU2_SUITES if purpose == "tau2" else purpose).split(",")]
     if not all(suites):
         raise ConfigError(
-            f"--suites {text!r} contains an empty name; expected names like support,tau2-retail, or all"
+            f"--for {purpose!r} contains an empty name; expected own, tau2, all, or names like support"
         )
     return suites
 
@@ -302,9 +298,9 @@ def _resolve_token(options: argparse.Namespace) -> str | None:
                 f"--no-token --host {options.host}: without a token, the host must be a loopback address"
             )
         return None
-    token = os.environ.get(TOKEN_VAR) if options.token is None else options.token
+    token = os.environ.get(TOKEN_VAR)
     if token is None:
         return secrets.token_urlsafe(24)
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"the token of --token or {TOKEN_VAR} must be printable ASCII without spaces")
+        raise ConfigError(f"the token of {TOKEN_VAR} must be printable ASCII without spaces")
     return token

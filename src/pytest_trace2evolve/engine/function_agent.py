@@ -248,7 +248,7 @@ class Child:
 
     def _timeout_error(self, request: Mapping[str, Any], exchange: Exchange) -> Exception:
         step = {"make": "make", "import": "importing its module"}.get(str(request.get("do")), "run")
-        text = f"{step} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
+        text = f"{step} gave no answer within {self._function.timeout:g} seconds (t2e_call_timeout)"
         if exchange.pending or exchange.outage:
             return InfrastructureError(f"the agent waits for its model: {text}")
         return AgentCodeError(f"TimeoutError: {text}")

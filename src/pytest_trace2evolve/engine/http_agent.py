@@ -223,7 +223,7 @@ class HttpAgent(OwnAgent):
             raise AgentCodeError(f"{self.name}: {error}") from None
         except TimeoutError:
             raise InfrastructureError(
-                f"{self.name} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
+                f"{self.name} gave no answer within {self._function.timeout:g} seconds (t2e_call_timeout)"
             ) from None
         except HttpError as error:
             cause = f"{type(error).__name__}: {error}".rstrip(": ")

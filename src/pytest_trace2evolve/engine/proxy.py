@@ -451,7 +451,7 @@ class RecordingProxy:
         except TimeoutError:
             raise InfrastructureError(
                 f"{self._public_url} gave no answer within {self._settings.timeout:g} seconds "
-                "(--t2e-call-timeout)"
+                "(t2e_call_timeout)"
             ) from None
         except HttpError as error:
             raise self._connection_error(error) from None

@@ -363,8 +363,6 @@ def environment_statuses(environments: Environments, folder: Path) -> list[Envir
 
 def read_spec(options: argparse.Namespace, project: Project | None, base_folder: Path) -> CalibrationSpec:
     """Read the calibration spec from the options of `environment tune`."""
-    if options.temperature is not None and not 0 <= options.temperature <= 2:
-        raise ConfigError(f"--temperature {options.temperature:g}: must be from 0 to 2")
     settings = _model_settings(options, base_folder)
     instruction = ""
     if options.candidate is not None:
@@ -378,8 +376,6 @@ def read_spec(options: argparse.Namespace, project: Project | None, base_folder:
         rollouts=options.rollouts,
         start_difficulty=options.difficulty or EASIEST,
         can_adjust=options.difficulty is None,
-        content=Content(options.content),
-        concurrency=options.concurrency,
     )
 
 
@@ -388,25 +384,25 @@ def _model_settings(options: argparse.Namespace, base_folder: Path) -> ModelSett
     if options.base_url is not None and options.model is None:
         raise ConfigError("--base-url has no effect without --model")
     model = str(embedded_model()) if options.model is None else options.model
-    shared_settings = {"seed": FIRST_ROLLOUT_SEED, "max_connections": options.concurrency}
-    temperature = options.temperature
     if options.base_url is not None or not is_model_folder(model, base_folder):
         return ModelSettings(
             model=model,
             base_url=options.base_url,
             api_key_env=options.api_key_env,
-            temperature=1.0 if temperature is None else temperature,
+            temperature=1.0,
             url_option="--base-url",
-            **shared_settings,
+            seed=FIRST_ROLLOUT_SEED,
+            max_connections=DEFAULT_CONCURRENCY,
         )
     folder, weights = read_model_folder(model, base_folder, {})
     return ModelSettings(
         model=folder.name,
         base_url="",
-        temperature=folder.temperature if temperature is None else temperature,
+        temperature=folder.temperature,
         folder=folder.path,
         weights=weights,
-        **shared_settings,
+        seed=FIRST_ROLLOUT_SEED,
+        max_connections=DEFAULT_CONCURRENCY,
     )
 
 

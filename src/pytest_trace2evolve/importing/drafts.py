@@ -46,13 +46,11 @@ class DraftSettings:
         source: The name of the log.
         format: The format of the log.
         until: The number of the customer's message that opens the task. Earlier messages become the history.
-        all_calls: Whether to expect all calls, not only those of tools that seem to change something.
     """
 
     source: str
     format: str
     until: int = 1
-    all_calls: bool = False
 
 
 Draft = dict[str, Any]
@@ -130,7 +128,7 @@ def _draft_task(
     opening_place = user_places[min(settings.until, len(user_places)) - 1]
     history, later_turns = turns[:opening_place], turns[opening_place:]
     successful_calls = _successful_calls(later_turns)
-    changes = [call for call in successful_calls if settings.all_calls or not _only_reads(call["name"])]
+    changes = [call for call in successful_calls if not _only_reads(call["name"])]
     texts = " ".join(turn.text for turn in turns if turn.role == "user")
     identity = digest([_without_numbers(turn) for turn in turns])
     name = re.sub(

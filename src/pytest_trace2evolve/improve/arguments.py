@@ -47,11 +47,7 @@ class _Parser(argparse.ArgumentParser):
         self._prefix = prefix
 
     def error(self, message: str) -> NoReturn:
-        """Reject the arguments.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise `ConfigError`."""
         raise ConfigError(f"{self._prefix}{message}")
 
 
@@ -69,32 +65,12 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         help="train at most N adapters (default: 3)",
     )
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    add("--config", type=Path, metavar="FILE", help="TOML file that changes values of the recipe")
-    add("--steps", type=parse_integer, metavar="N", help="steps of each training run")
-    add("--seed", type=parse_integer, metavar="N", help="seed of the training runs (default: 1)")
+    add("--config", type=Path, metavar="FILE", help="TOML file with recipe values")
+    add("--steps", type=parse_integer, metavar="N", help="number of optimiser steps")
     add("--heldout", type=parse_integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
-    add(
-        "--heldout-rollouts",
-        type=parse_integer,
-        metavar="K",
-        default=4,
-        help="rollouts of each held-out scenario (default: 4)",
-    )
-    add(
-        "--parallel",
-        type=parse_integer,
-        metavar="P",
-        help="training runs in parallel (default: cores + 1)",
-    )
+    parser.set_defaults(heldout_rollouts=4, parallel=None)
     add("--max-rollouts", type=parse_integer, metavar="N", help="reject a plan that needs more rollouts")
     add("--max-minutes", type=parse_finite, metavar="M", help="start no further stage after M minutes")
-
-
-def add_run_options(parser: argparse.ArgumentParser, options: Sequence[Option] = RUN_OPTIONS) -> None:
-    """Declare the options of the runs of an evolution or a search."""
-    group = parser.add_argument_group("options of each run, as in pytest")
-    for option in options:
-        group.add_argument(option.flag, **option.argparse_arguments())
 
 
 def parse_run_options(
@@ -106,11 +82,13 @@ def parse_run_options(
         ConfigError: an option is not one of the runs' options, or its value is invalid.
     """
     parser = _Parser()
-    add_run_options(parser, options)
+    for option in options:
+        if not option.is_key:
+            parser.add_argument(option.flag, **option.argparse_arguments())
     _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     if unknown_arguments:
         flag = unknown_arguments[0].partition("=")[0]
-        flags = [option.flag for option in options]
+        flags = [option.flag for option in options if not option.is_key]
         owner, command = ("an evolution", "evolve") if options is RUN_OPTIONS else ("a search", "improve")
         raise ConfigError(
             f"{unknown_arguments[0]}: not an option of {owner}'s runs; {name_suggestion(flag, flags)}; "
@@ -119,17 +97,17 @@ def parse_run_options(
 
 
 def parse_evolve_options(text: str) -> argparse.Namespace:
-    """Parse the value of `--t2e-evolve-options`.
+    """Parse the value of `t2e_evolve_options`.
 
     Raises:
         ConfigError: an option is unknown, or its value is invalid.
     """
-    parser = _Parser("--t2e-evolve-options: ")
+    parser = _Parser("t2e_evolve_options: ")
     add_evolve_arguments(parser)
     try:
         return parser.parse_args(shlex.split(text))
     except ValueError as error:
-        raise ConfigError(f"--t2e-evolve-options: {error}") from None
+        raise ConfigError(f"t2e_evolve_options: {error}") from None
 
 
 def run_values(source: Any, options: Sequence[Option] = RUN_OPTIONS) -> SimpleNamespace:
@@ -149,8 +127,15 @@ def run_arguments(values: Any, options: Sequence[Option] = RUN_OPTIONS) -> list[
     return [
         option.flag if option.is_flag else f"{option.flag}={text}"
         for option in options
+        if not option.is_key
         for text in _option_texts(option, values)
     ]
+
+
+def key_arguments(values: Any, options: Sequence[Option] = RUN_OPTIONS) -> list[str]:
+    """Return the ini keys of a run as arguments that override them."""
+    given = [(option.destination, _option_texts(option, values)) for option in options if option.is_key]
+    return [f"-o{name}={' '.join(texts)}" for name, texts in given if texts]
 
 
 def decisive_values(values: Any, names: Sequence[str] = _DECISIVE_OPTIONS) -> dict[str, list[str]]:

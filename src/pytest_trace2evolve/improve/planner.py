@@ -64,7 +64,7 @@ def plan_evolution(
     values = SimpleNamespace(**vars(values))
     if values.t2e_user_model and is_model_folder(values.t2e_user_model, context.base_folder):
         values.t2e_user_model = str(real_path(context.base_folder / expand_home(Path(values.t2e_user_model))))
-    recipe = read_recipe(arguments.preset, arguments.config, seed=arguments.seed, steps=arguments.steps)
+    recipe = read_recipe(arguments.preset, arguments.config, steps=arguments.steps)
     check_packages()
     source = (
         None
@@ -137,8 +137,6 @@ def plan_evolution(
 def _check_numbers(arguments: argparse.Namespace) -> None:
     check_count("--max-adapters", arguments.max_adapters, 1)
     check_count("--heldout", arguments.heldout, 2)
-    check_count("--heldout-rollouts", arguments.heldout_rollouts, 1)
-    check_count("--parallel", arguments.parallel, 1)
     check_count("--max-rollouts", arguments.max_rollouts, 1, MAX_SEED)
     if arguments.max_minutes is not None and arguments.max_minutes <= 0:
         raise ConfigError(f"--max-minutes {arguments.max_minutes:g}: must be more than 0")

@@ -163,7 +163,7 @@ def _make_proposer(
     settings = ModelSettings(
         model=arguments.reflect_model,
         base_url=arguments.reflect_base_url,
-        url_option="--reflect-base-url",
+        url_option="t2e_reflect_base_url",
         api_key_env=arguments.reflect_api_key_env,
         temperature=1.0,
         max_connections=1,

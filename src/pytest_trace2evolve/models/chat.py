@@ -235,7 +235,7 @@ class ChatModel:
             raise EndpointError(
                 f"{self._public_url} ignores the tools of model {self.settings.model!r}: with and without "
                 f"{len(tools)} tools, a request has {tokens} prompt tokens; serve the model with a "
-                "chat template that knows tools, or give --t2e-allow-ignored-tools"
+                "chat template that knows tools, or give t2e_allow_ignored_tools"
             )
 
     def _change_to_try(self, request: Mapping[str, Any], fault: ApiError) -> Change | None:

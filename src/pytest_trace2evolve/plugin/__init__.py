@@ -57,6 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Activate the plugin if one of its options or ini keys is given."""
     if not options.is_active(config) or _only_reads_hooks(config):
         return
+    from pytest_trace2evolve.errors import ConfigError
+
+    try:
+        options.read_keys(config)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
     from pytest_trace2evolve.plugin.case_fixtures import register
     from pytest_trace2evolve.plugin.items import PLUGIN_NAME, ItemHooks
 

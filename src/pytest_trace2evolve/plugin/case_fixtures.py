@@ -34,9 +34,9 @@ PLUGIN_NAME = "trace2evolve-pressure"
 MARKER = "t2e_cases"
 
 DEFAULT_BUDGET = 200
-"""Maximum number of simulations in one test, unless `--t2e-case-budget` sets it."""
+"""Maximum number of simulations in one test, unless `t2e_case_budget` sets it."""
 
-BUDGET_SPENT = "the test's budget of simulations is spent (--t2e-case-budget)"
+BUDGET_SPENT = "the test's budget of simulations is spent (t2e_case_budget)"
 
 _STARVATION_ERRORS = ("FailedHealthCheck", "Unsatisfiable")
 """Names of the errors that Hypothesis raises if it had to reject too many cases."""
@@ -150,12 +150,8 @@ class PressureTests:
                 "the options request a run, but none of these tests uses 'run_case'; "
                 f"also name {self._run_plugin.suites_folder.name}/"
             )
-        for name in ("t2e_freeze", "t2e_case_budget"):
-            if getattr(config.option, name) is not None:
-                return (
-                    f"--{name.replace('_', '-')} has no effect, because no test uses 'run_case'; "
-                    "also name synthetic/"
-                )
+        if config.option.t2e_freeze is not None:
+            return "--t2e-freeze has no effect, because no test uses 'run_case'; also name synthetic/"
         return ""
 
     # ---- running

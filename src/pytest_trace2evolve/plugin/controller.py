@@ -21,7 +21,6 @@ from pytest_trace2evolve.plugin.results import OVERRIDABLE_STATUSES, exit_status
 from pytest_trace2evolve.plugin.settings import (
     Selection,
     context_of,
-    max_baseline_age,
     narrowing_note,
     resources_of,
     select_tests,
@@ -150,7 +149,7 @@ class Controller(ItemHooks):
         )
         self.plan = plan
         self.suites = {name: planned.planned_splits for name, planned in plan.suites.items()}
-        self._warnings = age_warnings(_baseline_facts(plan), max_baseline_age(self.config))
+        self._warnings = age_warnings(_baseline_facts(plan), self.config.option.t2e_baseline_max_age)
         if is_listing:
             return
         try:
@@ -222,7 +221,7 @@ class Controller(ItemHooks):
         lines += [*self._warnings, self._forecast_text(plan)]
         if limits := plan.live.answer_limits if plan.live is not None else []:
             limits_text = " or ".join(f"{limit:,}" for limit in limits)
-            lines.append(f"answers end after {limits_text} tokens (--t2e-max-answer-tokens)")
+            lines.append(f"answers end after {limits_text} tokens (t2e_max_answer_tokens)")
         return [f"trace2evolve: {line}" for line in lines if line]
 
     def _forecast_text(self, plan: Plan) -> str:
@@ -425,7 +424,6 @@ class Controller(ItemHooks):
             exitstatus,
             has_other_failures=self._has_other_failures,
             has_task_errors=self._has_task_errors,
-            does_inconclusive_pass=self.config.option.t2e_inconclusive == "pass",
         )
         if status != exitstatus:
             session.exitstatus = status

@@ -12,7 +12,12 @@ from pytest_trace2evolve.engine.live import is_model_folder
 from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import Trace2EvolveError
-from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_arguments, run_values
+from pytest_trace2evolve.improve.arguments import (
+    key_arguments,
+    parse_evolve_options,
+    run_arguments,
+    run_values,
+)
 from pytest_trace2evolve.improve.loop import evolve
 from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_text, check_budget, compute_budget
 from pytest_trace2evolve.improve.planner import plan_evolution
@@ -28,7 +33,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
-_OTHER_AGENT_OPTIONS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
+_OTHER_AGENT_OPTIONS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url")
 """Options that select an agent other than a model folder."""
 
 _UNUSABLE_STATUSES = (
@@ -125,6 +130,8 @@ class EvolutionHooks:
         evolve_options = parse_evolve_options(option.t2e_evolve_options or "")
         evolve_options.candidate = evolve_options.candidate or option.t2e_candidate
         evolve_options.from_run = None if run_folder is None else str(run_folder)
+        evolve_options.heldout_rollouts = option.t2e_heldout_rollouts or evolve_options.heldout_rollouts
+        evolve_options.parallel = option.t2e_parallel
         if evolve_options.base is None and option.t2e_model is not None:
             evolve_options.base = Path(option.t2e_model)
         values = run_values(option)
@@ -152,8 +159,8 @@ class EvolutionHooks:
             else ["--base", str(current_folder / Path(option.t2e_model).expanduser())]
         )
         arguments += shlex.split(option.t2e_evolve_options or "")
-        run_options = run_arguments(self._values)
-        return [*arguments, "--", *run_options] if run_options else arguments
+        arguments += key_arguments(self._values)
+        return [*arguments, "--", *run_arguments(self._values)]
 
     def _on_stage(self, stage: Stage, line: str) -> None:
         self._print(f"{stage.value}: {sanitize_line(line)[:160]}")

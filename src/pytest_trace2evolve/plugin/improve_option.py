@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS, run_arguments, run_values
+from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS, key_arguments, run_arguments, run_values
 from pytest_trace2evolve.plugin.controller import Controller
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_PLUGIN_NAME
 from pytest_trace2evolve.plugin.settings import suites_under, usage_error
@@ -88,6 +88,7 @@ class ImproveHooks:
             raise usage_error("--t2e-improve: a search has one suite; name it with --t2e-suite NAME")
         candidate = option.t2e_candidate or DEFAULT_CANDIDATE
         values = run_values(option, SEARCH_RUN_OPTIONS)
+        added = (*added, *key_arguments(values, SEARCH_RUN_OPTIONS))
         return [
             *("--root", str(self._config.rootpath), "improve", *given, "--suite", suites[0]),
             *("--candidate", candidate, *added, "--", *run_arguments(values, SEARCH_RUN_OPTIONS)),

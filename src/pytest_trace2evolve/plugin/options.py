@@ -14,12 +14,14 @@ def add_options(parser: pytest.Parser) -> None:
     """Declare every option and ini key."""
     group = parser.getgroup("trace2evolve", "evaluate tool-using agents and gate changes to them")
     for option in OPTIONS:
+        if option.is_key:
+            parser.addini(option.destination, option.help, default="")
+            continue
         names = [option.alias, option.flag] if option.alias else [option.flag]
         group.addoption(*names, **option.argparse_arguments())
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
     parser.addini("t2e_agent", "agent for suites that do not name one", default="")
     parser.addini("t2e_gate", "gate policy for runs that do not name one (default: calibrated)", default="")
-    parser.addini("t2e_baseline_max_age", "warn about baselines older than this number of days", default="")
 
 
 def has_options(config: pytest.Config) -> bool:
@@ -29,7 +31,15 @@ def has_options(config: pytest.Config) -> bool:
 
 def has_options_in(namespace: argparse.Namespace) -> bool:
     """Whether parsed options include an option of this plugin."""
-    return any(getattr(namespace, option.destination, None) is not None for option in OPTIONS)
+    options = [option for option in OPTIONS if not option.is_key]
+    return any(getattr(namespace, option.destination, None) is not None for option in options)
+
+
+def read_keys(config: pytest.Config) -> None:
+    """Store the values of the ini keys among the options of the command line."""
+    for option in OPTIONS:
+        if option.is_key:
+            setattr(config.option, option.destination, option.parse(config.getini(option.destination)))
 
 
 def is_active(config: pytest.Config) -> bool:

@@ -201,7 +201,6 @@ def exit_status(
     *,
     has_other_failures: bool,
     has_task_errors: bool,
-    does_inconclusive_pass: bool,
 ) -> tuple[int | pytest.ExitCode, str]:
     """Combine the exit status of a pytest session with the verdict of its run.
 
@@ -210,7 +209,6 @@ def exit_status(
         exitstatus: Pytest's own exit status of the session.
         has_other_failures: Whether a test that is not a task failed.
         has_task_errors: Whether a task ended with an error rather than a failure.
-        does_inconclusive_pass: Whether an inconclusive verdict counts as passed.
 
     Returns:
         The exit status, and the reason why the run has no verdict or is incomplete; empty if neither applies.
@@ -235,6 +233,4 @@ def exit_status(
         return exitstatus, reason
     if has_other_failures:
         return pytest.ExitCode.TESTS_FAILED, reason
-    if decision is Decision.INCONCLUSIVE and does_inconclusive_pass:
-        return pytest.ExitCode.OK, reason
     return EXIT_STATUS[decision], reason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError, Trace2EvolveError
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, Trace2EvolveError
 from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.files import real_path
@@ -80,24 +80,6 @@ def context_of(config: pytest.Config, addresses: "Mapping[str, ServedModel] | No
         gate=config.getini("t2e_gate"),
         server_addresses=addresses or {},
     )
-
-
-def max_baseline_age(config: pytest.Config) -> float | None:
-    """Return the age in days above which a baseline gets a warning; None if the ini key is not set.
-
-    Raises:
-        ConfigError: the value is not a number above 0.
-    """
-    text = config.getini("t2e_baseline_max_age")
-    if not text:
-        return None
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 0.0 < days < float("inf"):
-        raise ConfigError(f"t2e_baseline_max_age: {text!r} must be a number of days above 0")
-    return days
 
 
 def narrowing_note(config: pytest.Config) -> str:

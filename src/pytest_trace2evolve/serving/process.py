@@ -131,7 +131,7 @@ def serve_locally(
     Raises:
         ModelFolderError: the base or an adapter cannot be served.
     """
-    server = LocalServer(base.path, adapters, () if threads is None else ("--threads", str(threads)))
+    server = LocalServer(base.path, adapters, () if threads is None else ("-o", f"t2e_threads={threads}"))
     try:
         yield ModelSettings(
             model=base.name,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_trace2evolve.errors import PolicyError, ResultsError
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.calibration import (
     Calibration,
@@ -131,17 +131,13 @@ def calibrate_files(
     )
 
 
-def policy_to_calibrate(
-    policy: Policy, *, margin: float | None = None, alpha: float | None = None
-) -> PolicyToCalibrate:
-    """Return a policy to calibrate; `margin` and `alpha` replace its reward margin and its level if given."""
+def policy_to_calibrate(policy: Policy, *, margin: float | None = None) -> PolicyToCalibrate:
+    """Return a policy to calibrate; `margin` replaces its reward margin if given."""
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
-        policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
+        policy = replace(policy, margins=margins)
         return PolicyToCalibrate(policy, margins[REWARD], bool(policy.has_fixed_tasks))
     assert isinstance(policy, Strict), "policies are made from one of the two"
-    if alpha is not None:
-        raise PolicyError(f"policy {policy.name!r} has no significance level; omit --alpha")
     return PolicyToCalibrate(policy, margin or CALIBRATED.margins[REWARD])
 
 

@@ -67,10 +67,6 @@ def models_of(
             f"candidate {candidate.id!r} uses an adapter, but this run's agent is not a model; give "
             "--t2e-model ./FOLDER, or omit --t2e-agent"
         )
-    if live.agent.adapter is not None:
-        raise ConfigError(
-            f"--t2e-adapter cannot be combined with candidate {candidate.id!r}, which names its own adapter"
-        )
     if name == ROUTED:
         return _with_routes(live, candidate, adapters)
     return replace(live, agent=_with_adapter(live.agent, adapters[name]))

@@ -171,18 +171,17 @@ class BaselineSetupFinder:
         ):
             raise _CannotRunError(
                 f"its model {recorded_settings.model!r} differs from this run's model: it was a different "
-                "folder, or served at an endpoint; give --t2e-baseline-base-url"
+                "folder, or served at an endpoint; give t2e_baseline_base_url"
             )
         baseline_url, run_url = arguments.get("endpoint"), live.agent.to_record().get("endpoint")
         if endpoint.url is None and baseline_url != run_url:
             raise _CannotRunError(
                 f"its model {recorded_settings.model!r} ran at {baseline_url or 'the default endpoint'}, "
-                f"but this run uses {run_url or 'the default endpoint'}; give --t2e-baseline-base-url"
+                f"but this run uses {run_url or 'the default endpoint'}; give t2e_baseline_base_url"
             )
         if REMOVAL_MARK in json.dumps(arguments):
             raise _CannotRunError(
-                f"its model {recorded_settings.model!r} used a secret in --t2e-extra-body, which is not "
-                "stored"
+                f"its model {recorded_settings.model!r} used a secret in t2e_extra_body, which is not stored"
             )
         try:
             model = ModelSettings.from_record(recorded_settings.model, arguments)
@@ -196,7 +195,7 @@ class BaselineSetupFinder:
             live.agent,
             model=self._model_name(live.agent, has_same_weights) if is_local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
-            url_option=live.agent.url_option if endpoint.url is None else "--t2e-baseline-base-url",
+            url_option=live.agent.url_option if endpoint.url is None else "t2e_baseline_base_url",
             api_key_env=endpoint.api_key_env or live.agent.api_key_env,
             temperature=model.temperature,
             seed=model.seed,
@@ -305,7 +304,7 @@ def plan_confirmation(
                 if policy is None
                 else f"policy {policy.name!r} does not confirm regressions"
             )
-            raise ConfigError(f"--t2e-max-reruns {max_reruns} has no effect: {reason}")
+            raise ConfigError(f"t2e_max_reruns {max_reruns} has no effect: {reason}")
         return None
     confirmation = setup_finder.find(
         {name: suite.baseline for name, suite in suites.items() if suite.baseline is not None},
@@ -318,6 +317,6 @@ def plan_confirmation(
         if suites[name].trials > first_fresh_trial:
             raise ConfigError(
                 f"suite {name!r} has {suites[name].trials} trials per task, but fresh trials are numbered "
-                f"from {first_fresh_trial}; run fewer, or give --t2e-max-reruns 0"
+                f"from {first_fresh_trial}; run fewer, or give t2e_max_reruns 0"
             )
     return confirmation

@@ -3,6 +3,7 @@
 This module imports no third-party package, because pytest loads it in every session.
 """
 
+import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Option:
     Attributes:
         name: The name after `--t2e-`.
         scope: What the option configures: the run, the models of a live run, the gate, cases, or the
-            improvement loop.
+            improvement loop; a `key` is an ini key instead, which is rarely needed.
         help: The help text, in one line.
         metavar: The value's name in the help.
         type: Parses the value.
@@ -39,7 +40,7 @@ class Option:
     """
 
     name: str
-    scope: Literal["run", "live", "gate", "cases", "improve"]
+    scope: Literal["run", "live", "gate", "cases", "improve", "key"]
     help: str
     metavar: str | None = None
     type: Callable[[str], Any] | None = None
@@ -55,9 +56,40 @@ class Option:
         return f"--t2e-{self.name}"
 
     @property
+    def is_key(self) -> bool:
+        """Whether the option is an ini key, `t2e_NAME`, which `-o t2e_NAME=VALUE` overrides."""
+        return self.scope == "key"
+
+    @property
+    def label(self) -> str:
+        """The option as messages name it."""
+        return self.destination if self.is_key else self.flag
+
+    @property
     def destination(self) -> str:
         """The attribute of pytest's options that holds the value."""
         return f"t2e_{self.name.replace('-', '_')}"
+
+    def parse(self, text: str) -> Any:
+        """Return the value of an ini key; None if the text is empty.
+
+        Raises:
+            ConfigError: the text is not a possible value.
+        """
+        from pytest_trace2evolve.errors import ConfigError
+
+        if not text.strip():
+            return None
+        if choices := ("true", "false") if self.is_flag else self.choices:
+            if text not in choices:
+                raise ConfigError(f"{self.destination}: {text!r} is not one of {', '.join(choices)}")
+            return (text == "true" or None) if self.is_flag else text
+        if self.is_repeatable:
+            return text.split()
+        try:
+            return text if self.type is None else self.type(text)
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"{self.destination}: {error}") from None
 
     def argparse_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for argparse's `add_argument` and pytest's `addoption`."""
@@ -71,6 +103,12 @@ class Option:
                 settings[key] = value
         return settings
 
+
+def _key(name: str, help_text: str, **settings: Any) -> Option:
+    return Option(name, "key", help_text, **settings)
+
+
+_COUNT = whole_number_parser(1, 10**6)
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -136,12 +174,6 @@ OPTIONS: tuple[Option, ...] = (
         choices=("improve", "hold", "no-regression"),
     ),
     Option(
-        "inconclusive",
-        "gate",
-        "exit status of an inconclusive verdict: 10 (fail, default) or 0 (pass)",
-        choices=("fail", "pass"),
-    ),
-    Option(
         "run-folder",
         "run",
         "folder in which to store the run (default: below .trace2evolve/runs)",
@@ -157,30 +189,10 @@ OPTIONS: tuple[Option, ...] = (
         is_path=True,
     ),
     Option(
-        "report",
-        "run",
-        "write the report page of a gated run to FILE (default: report.html in its folder), or none",
-        metavar="FILE|none",
-        is_path=True,
-    ),
-    Option(
-        "case-budget",
-        "cases",
-        "maximum number of simulations of one test with run_case (default: 200)",
-        metavar="N",
-        type=whole_number_parser(1, 10**6),
-    ),
-    Option(
         "evolve",
         "improve",
         "then train and gate adapters for failed tasks (trace2evolve evolve)",
         is_flag=True,
-    ),
-    Option(
-        "evolve-options",
-        "improve",
-        "options of trace2evolve evolve, such as '--max-adapters 2 --steps 20'",
-        metavar="TEXT",
     ),
     Option(
         "improve",
@@ -196,7 +208,6 @@ OPTIONS: tuple[Option, ...] = (
         is_flag=True,
     ),
     Option("judge", "run", "judge model, for natural-language assertions", metavar="MODEL"),
-    Option("judge-base-url", "run", "the judge's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
     Option(
         "model",
         "live",
@@ -211,27 +222,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="MODEL",
         is_path=True,
     ),
-    Option("adapter", "live", "LoRA adapter for the agent's model, which must be a folder", metavar="PATH"),
-    Option(
-        "route",
-        "live",
-        "when a routed candidate chooses an adapter: once per task (default) or at each turn",
-        choices=("task", "turn"),
-    ),
     Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
-    Option("user-base-url", "live", "the user model's endpoint (default: the agent's)", metavar="URL"),
-    Option(
-        "api-key-env",
-        "live",
-        "environment variable that holds the API key (default: OPENAI_API_KEY)",
-        metavar="NAME",
-    ),
-    Option(
-        "user-api-key-env",
-        "live",
-        "environment variable of the user model's API key (default: the agent's)",
-        metavar="NAME",
-    ),
     Option(
         "temperature",
         "live",
@@ -245,14 +236,6 @@ OPTIONS: tuple[Option, ...] = (
         "seed of trial 0; each further trial adds 1 (default: no seed is sent)",
         metavar="N",
         type=whole_number_parser(-MAX_SEED, MAX_SEED),
-    ),
-    Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
-    Option("extra-body", "live", "JSON object that is merged into the agent's requests", metavar="JSON"),
-    Option(
-        "allow-ignored-tools",
-        "live",
-        "run even if the endpoint ignores the tools of a request (default: stop)",
-        is_flag=True,
     ),
     Option(
         "fresh",
@@ -275,32 +258,11 @@ OPTIONS: tuple[Option, ...] = (
         type=whole_number_parser(1, 10**15),
     ),
     Option(
-        "max-answer-tokens",
-        "live",
-        "end an answer after this many tokens (default: 16384; of a model in a folder, its own limit)",
-        metavar="N",
-        type=whole_number_parser(1, 10**9),
-    ),
-    Option(
         "max-minutes",
         "live",
         "stop the run after this many minutes",
         metavar="N",
         type=positive_number_parser(1e6),
-    ),
-    Option(
-        "requests-per-minute",
-        "live",
-        "request rate limit of the whole run, over all processes",
-        metavar="N",
-        type=positive_number_parser(1e6),
-    ),
-    Option(
-        "call-timeout",
-        "live",
-        "retry a model call that takes longer than this, and end a step of your own agent (default: 600)",
-        metavar="SECONDS",
-        type=positive_number_parser(86_400),
     ),
     Option(
         "cache",
@@ -323,30 +285,11 @@ OPTIONS: tuple[Option, ...] = (
         is_path=True,
     ),
     Option(
-        "max-reruns",
-        "gate",
-        "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
-        metavar="N",
-        type=whole_number_parser(0, 10**6),
-    ),
-    Option(
         "stages",
         "gate",
         "add live trials in stages, and stop once the gate decides (default: 2,4,8)",
         metavar="N,N,…|default",
         type=parse_stages,
-    ),
-    Option(
-        "baseline-base-url",
-        "live",
-        "endpoint of the baseline's model for reruns (default: the agent's, if it is the same model)",
-        metavar="URL",
-    ),
-    Option(
-        "baseline-api-key-env",
-        "live",
-        "environment variable of the baseline model's API key (default: the agent's)",
-        metavar="NAME",
     ),
     Option(
         "concurrency",
@@ -361,21 +304,77 @@ OPTIONS: tuple[Option, ...] = (
         "make simulations on a Ray cluster: its address, or auto",
         metavar="ADDRESS|auto",
     ),
-    Option(
-        "ray-pip",
-        "run",
-        "requirements file that the nodes install for the run",
-        metavar="FILE",
-        is_path=True,
+    _key("api-key-env", "variable that holds the API key of the models (default: OPENAI_API_KEY)"),
+    _key("user-base-url", "the user model's endpoint (default: the agent's)"),
+    _key("user-api-key-env", "variable that holds the user model's API key (default: the agent's)"),
+    _key("baseline-base-url", "endpoint of the baseline's model for reruns (default: the agent's)"),
+    _key("baseline-api-key-env", "variable that holds the baseline model's API key (default: the agent's)"),
+    _key("judge-base-url", "the judge's endpoint (default: OPENAI_BASE_URL)"),
+    _key("reasoning-effort", "reasoning effort that is sent to the agent's model"),
+    _key("extra-body", "JSON object that is merged into the agent's requests"),
+    _key("allow-ignored-tools", "true: run even if the endpoint ignores a request's tools", is_flag=True),
+    _key(
+        "max-answer-tokens",
+        "end an answer after this many tokens (default: 16384; of a model in a folder, its own limit)",
+        type=whole_number_parser(1, 10**9),
     ),
-    Option(
-        "ray-env",
-        "run",
-        "pass this environment variable to the nodes (repeatable)",
-        metavar="NAME",
-        is_repeatable=True,
+    _key(
+        "requests-per-minute",
+        "request rate limit of the whole run, over all processes",
+        type=positive_number_parser(1e6),
     ),
+    _key(
+        "call-timeout",
+        "seconds after which a model call is retried, and a step of your own agent ends (default: 600)",
+        type=positive_number_parser(86_400),
+    ),
+    _key(
+        "route",
+        "when a routed candidate chooses an adapter: task (once per task, default) or turn (at each turn)",
+        choices=("task", "turn"),
+    ),
+    _key(
+        "max-reruns",
+        "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
+        type=whole_number_parser(0, 10**6),
+    ),
+    _key(
+        "baseline-max-age",
+        "age in days after which a baseline causes a warning (default: never)",
+        type=positive_number_parser(1e6),
+    ),
+    _key("report", "file of a gated run's report page (default: report.html in the run's folder), or none"),
+    _key(
+        "case-budget",
+        "maximum number of simulations of one test with run_case (default: 200)",
+        type=whole_number_parser(1, 10**6),
+    ),
+    _key("evolve-options", "options of the evolution after --t2e-evolve, such as '--max-adapters 2'"),
+    _key("ray-pip", "requirements file that the nodes of a Ray cluster install for the run"),
+    _key("ray-env", "environment variables that are passed to the nodes", is_repeatable=True),
+    _key("provider", "provider of the world of results files (default: the suite's, else inspect_evals)"),
+    _key("plateau", "improve: stop after this many proposals without a promotion (default: 20)", type=_COUNT),
+    _key("reflect-base-url", "improve: endpoint of the proposing model (default: OPENAI_BASE_URL)"),
+    _key("reflect-api-key-env", "improve: variable that holds its API key (default: OPENAI_API_KEY)"),
+    _key("writer-base-url", "environment synthesize: the writer's endpoint (default: OPENAI_BASE_URL)"),
+    _key(
+        "rollouts",
+        "environment tune: rollouts of each scenario (default: 16)",
+        type=whole_number_parser(2, 10**6),
+    ),
+    _key("heldout-rollouts", "train: rollouts of each held-out scenario (default: 4)", type=_COUNT),
+    _key(
+        "heldout-others",
+        "train: held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
+        type=whole_number_parser(0, 10**6),
+    ),
+    _key("parallel", "evolve: training runs in parallel (default: cores + 1)", type=_COUNT),
+    _key("openings", "eval-router: conversation openings per label (default: 50)", type=_COUNT),
+    _key("threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
+    _key("batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),
+    _key("queue-size", "serve: requests that may wait (default: 1024)", type=_COUNT),
 )
+"""The options on the command line of pytest, and then the ini keys of sessions and commands."""
 
 
 def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:

@@ -17,7 +17,6 @@ from pytest_trace2evolve.engine.live import (
     is_model_folder,
     read_extra_instruction,
     read_model_folder,
-    with_adapter,
 )
 from pytest_trace2evolve.errors import ConfigError, MissingExtraError, shorten
 from pytest_trace2evolve.evidence.cassettes import Cassette
@@ -48,7 +47,7 @@ def check_not_empty(values: Any) -> None:
     for option in OPTIONS:
         value = getattr(values, option.destination, None)
         if value == "" or (isinstance(value, list | tuple) and "" in value):
-            raise ConfigError(f"{option.flag} is empty; omit it or give a value")
+            raise ConfigError(f"{option.label} is empty; omit it or give a value")
         if option.is_path:
             for path in [value] if isinstance(value, str) else value or ():
                 _check_path_length(option.flag, path)
@@ -97,8 +96,6 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
         ModelFolderError: a model's folder cannot be served.
     """
     base_folder = context.base_folder
-    if values.t2e_evolve_options is not None and not values.t2e_evolve:
-        raise ConfigError("--t2e-evolve-options has no effect without --t2e-evolve")
     for name in values.t2e_summary or ():
         if (base_folder / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
@@ -164,10 +161,6 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
 
 def _ray_settings(values: Any, base_folder: Path) -> RaySettings | None:
     if values.t2e_ray is None:
-        if useless_flag := _first_set_flag(
-            values, [option for option in OPTIONS if option.name.startswith("ray-")]
-        ):
-            raise ConfigError(f"{useless_flag} has no effect without --t2e-ray")
         return None
     for option in ("results", "playback"):
         if getattr(values, f"t2e_{option}"):
@@ -176,7 +169,7 @@ def _ray_settings(values: Any, base_folder: Path) -> RaySettings | None:
             )
     pip = None if values.t2e_ray_pip is None else base_folder / values.t2e_ray_pip
     if pip is not None and not pip.is_file():
-        raise ConfigError(f"--t2e-ray-pip {values.t2e_ray_pip}: no such file; name a file of requirements")
+        raise ConfigError(f"t2e_ray_pip {values.t2e_ray_pip}: no such file; name a file of requirements")
     return RaySettings(values.t2e_ray, pip, tuple(values.t2e_ray_env or ()))
 
 
@@ -216,7 +209,6 @@ def _use_folder(
     base_folder: Path,
     prices: Mapping[str, Price],
     server_addresses: Mapping[str, ServedModel],
-    adapter: str | None = None,
 ) -> tuple[ModelSettings, float]:
     """Return the settings of a model in a folder, and the temperature that the folder names."""
     folder, weights = read_model_folder(settings.model, base_folder, server_addresses)
@@ -224,9 +216,7 @@ def _use_folder(
     folder_settings = replace(
         settings, model=folder.name, base_url="", price=price, folder=folder.path, weights=weights
     )
-    return folder_settings if adapter is None else with_adapter(
-        folder_settings, adapter, base_folder
-    ), folder.temperature
+    return folder_settings, folder.temperature
 
 
 def _first_set_flag(values: Any, options: Sequence[Option]) -> str:
@@ -262,7 +252,7 @@ def _live_settings(
         timeout=values.t2e_call_timeout or CALL_TIMEOUT,
         price=prices.get(model),
         url_option="--t2e-base-url",
-        timeout_option="--t2e-call-timeout",
+        timeout_option="t2e_call_timeout",
         allows_ignored_tools=bool(values.t2e_allow_ignored_tools),
         max_answer_tokens=MAX_ANSWER_TOKENS,
         parameters=_answer_limit(values),
@@ -271,7 +261,7 @@ def _live_settings(
         agent,
         model=values.t2e_user_model or agent.model,
         base_url=values.t2e_user_base_url or agent.base_url,
-        url_option="--t2e-user-base-url" if values.t2e_user_base_url else agent.url_option,
+        url_option="t2e_user_base_url" if values.t2e_user_base_url else agent.url_option,
         api_key_env=values.t2e_user_api_key_env or agent.api_key_env,
         temperature=0.0,
         reasoning_effort=None,
@@ -279,11 +269,9 @@ def _live_settings(
         price=prices.get(values.t2e_user_model or agent.model),
     )
     if agent.model and agent.base_url is None and is_model_folder(agent.model, base_folder):
-        agent, own_temperature = _use_folder(agent, base_folder, prices, server_addresses, values.t2e_adapter)
+        agent, own_temperature = _use_folder(agent, base_folder, prices, server_addresses)
         if values.t2e_temperature is None:
             agent = replace(agent, temperature=own_temperature)
-    elif agent.model and values.t2e_adapter is not None:
-        raise ConfigError("--t2e-adapter needs a model that is a folder: --t2e-model ./path")
     if user.model and user.base_url is None and is_model_folder(user.model, base_folder):
         user, _ = _use_folder(user, base_folder, prices, server_addresses)
     baseline_api_key_env = values.t2e_baseline_api_key_env or agent.api_key_env
@@ -341,10 +329,10 @@ def _played_agent(settings: LiveSettings, cassette: Cassette) -> LiveSettings:
 def _parse_extra_body(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
-    with convert_failures("--t2e-extra-body", ConfigError, "give a JSON object"):
+    with convert_failures("t2e_extra_body", ConfigError, "give a JSON object"):
         body = parse_json(text, require_unique=True)
     if not isinstance(body, dict):
-        raise ConfigError(f"--t2e-extra-body is a JSON {type(body).__name__}, not an object")
+        raise ConfigError(f"t2e_extra_body is a JSON {type(body).__name__}, not an object")
     return body
 
 
@@ -353,7 +341,7 @@ def _check_api_key_envs(*names: str) -> None:
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
-                "--t2e-api-key-env, --t2e-user-api-key-env and --t2e-baseline-api-key-env take the name of a "
+                "t2e_api_key_env, t2e_user_api_key_env and t2e_baseline_api_key_env take the name of a "
                 "variable that holds the key, never the key: no variable of the given name is set"
             )
 

@@ -327,7 +327,7 @@ class TaskRunner:
         assert confirmation is not None
         refusal_reason = confirmation.refusal_reasons.get(planned_suite.name, "")
         if refusal_reason or confirmation.budget == 0:
-            return replace(run, unconfirmed_reason=refusal_reason or "--t2e-max-reruns 0")
+            return replace(run, unconfirmed_reason=refusal_reason or "t2e_max_reruns 0")
         from pytest_trace2evolve.gate.confirm import next_step_trials, passes_of_sides
 
         task = self._world(planned_suite).tasks()[task_id]
@@ -342,7 +342,7 @@ class TaskRunner:
                     len(SIDES) * next_count,
                     confirmation.budget,
                 ):
-                    reason = f"the {confirmation.budget} fresh simulations of --t2e-max-reruns are spent"
+                    reason = f"the {confirmation.budget} fresh simulations of t2e_max_reruns are spent"
                     return replace(run, unconfirmed_reason=reason)
                 for side, records in (
                     await self._make_fresh_trials(planned_suite, task, done_count, next_count)

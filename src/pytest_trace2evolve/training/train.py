@@ -157,11 +157,10 @@ def make_specs(
             f"--from-run {options.from_run}: needs a project, which says which tasks decide; name its "
             "folder with --root"
         )
-    for option, value in (("--adapter-name", options.adapter_name), ("--out", options.out)):
-        if value is not None:
-            raise ConfigError(
-                f"{option} cannot be combined with --from-run, which names adapters by capability"
-            )
+    if options.adapter_name is not None:
+        raise ConfigError(
+            "--adapter-name cannot be combined with --from-run, which names adapters by capability"
+        )
     diagnosis = diagnose_run(project, options.from_run, base_folder, environments)
     specs = [
         _make_spec(environments, options, project, base_folder, [capability.name])
@@ -180,10 +179,8 @@ def _make_spec(
     for name in capabilities:
         environments.offer(name)
     name = _adapter_name(options.adapter_name, capabilities)
-    recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
+    recipe = read_recipe(options.preset, options.config, steps=options.steps)
     check_count("--heldout", options.heldout, 0)
-    check_count("--heldout-others", options.heldout_others, 0)
-    check_count("--heldout-rollouts", options.heldout_rollouts, 1)
     base = read_model(options.base or embedded_model())
     root = base_folder if project is None else project.root
     base_digest = folder_digest(base.path)
@@ -205,7 +202,7 @@ def _make_spec(
         capabilities=capabilities,
         name=name,
         base=base,
-        out=(base_folder / options.out) if options.out is not None else root / "adapters" / name,
+        out=root / "adapters" / name,
         recipe=recipe,
         difficulties=difficulties,
         candidate=options.candidate or "",
