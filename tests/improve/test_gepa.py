@@ -26,7 +26,7 @@ def test_gepa_proposes_and_the_search_counts(tmp_path: Path) -> None:
     count = str(2 + len(bad_answers))
     arguments = ["--proposer", "gepa", "--reflect-model", "reflector", "--max-proposals", count]
     with ChatServer(agent) as server:
-        assert improve(project, server, *arguments, "--reflect-base-url", server.base_url) == 0
+        assert improve(project, server, *arguments, f"-ot2e_reflect_base_url={server.base_url}") == 0
         found = sorted(rows(project), key=lambda row: row["candidate"])
         used = state(project)
         assert (used.usage.calls, used.usage.prompt_tokens) == (
@@ -35,7 +35,7 @@ def test_gepa_proposes_and_the_search_counts(tmp_path: Path) -> None:
         )
         # Rerun, it repeats the stored answers.
         served = server.count.served
-        assert improve(project, server, *arguments, "--reflect-base-url", server.base_url) == 0
+        assert improve(project, server, *arguments, f"-ot2e_reflect_base_url={server.base_url}") == 0
         assert server.count.served == served
     assert [row["status"] for row in found] == ["discard", "keep", "discard", "discard"]
     assert all(row["verdict"].startswith("rejected: ") for row in found[2:])
@@ -59,7 +59,7 @@ def test_gepa_reflects_on_measured_candidates_too(tmp_path: Path) -> None:
     agent = RuleAgent(project.root, [f"```\n{IDLE} {number}\n```" for number in range(6)])
     arguments = ["--proposer", "gepa", "--reflect-model", "reflector", "--max-proposals", "6"]
     with ChatServer(agent) as server:
-        assert improve(project, server, *arguments, "--reflect-base-url", server.base_url) == 0
+        assert improve(project, server, *arguments, f"-ot2e_reflect_base_url={server.base_url}") == 0
     hypotheses = [row["hypothesis"] for row in rows(project)]
     assert any(not hypothesis.endswith(" of v0") for hypothesis in hypotheses)
 

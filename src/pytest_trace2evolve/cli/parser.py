@@ -214,7 +214,7 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
                     metavar="KEY=VALUE",
                     action="append",
                     dest="overrides",
-                    help=f"override an ini key, as in pytest: {', '.join(map(_key_name, command.keys))}",
+                    help=f"override an ini key, as in pytest, of: {', '.join(command.keys)}",
                 )
         # `--root` may also follow the command's name, because messages advise that and users append options.
         # With a default, this `--root` would override one that precedes the name.
@@ -231,10 +231,6 @@ def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
     )
 
 
-def _key_name(name: str) -> str:
-    return f"t2e_{name.replace('-', '_')}"
-
-
 def _read_keys(names: Sequence[str], options: argparse.Namespace) -> None:
     """Store the ini keys of a command in its options, without `t2e_`, and with it for the command's runs."""
     from pytest_trace2evolve.project.pytest_ini import ini_value
@@ -243,8 +239,9 @@ def _read_keys(names: Sequence[str], options: argparse.Namespace) -> None:
     overrides: dict[str, str] = {}
     for text in options.overrides or ():
         key, separator, overrides[key] = text.partition("=")
-        if key not in map(_key_name, names) or not separator:
-            raise ConfigError(f"-o {text}: expected KEY=VALUE; {name_suggestion(key, map(_key_name, names))}")
+        known = [option.destination for option in OPTIONS if option.name in names]
+        if key not in known or not separator:
+            raise ConfigError(f"-o {text}: expected KEY=VALUE; {name_suggestion(key, known)}")
     root = options.root or find_root(Path.cwd()) or Path.cwd()
     for option in OPTIONS:
         if option.is_key and option.name in names:
