@@ -528,7 +528,9 @@ RECORDED_ALARMS = {
     "gpt-4o-prompt-b-trial-3": (0, 7, 0, 7, 0),
 }
 KINDS = [
-    one.value for one in Invariant if one not in (Invariant.OTHER_CUSTOMERS, Invariant.COLLATERAL_CHANGE)
+    one.value
+    for one in Invariant
+    if one not in (Invariant.OTHER_CUSTOMERS, Invariant.COLLATERAL_CHANGE, Invariant.MINEFIELD)
 ]
 
 

@@ -473,8 +473,27 @@ DOCTOR = Command(
     defaults={"api_key_env": "OPENAI_API_KEY"},
 )
 
+TOOLSANDBOX = Command(
+    "toolsandbox",
+    "export ToolSandbox's scenarios from a clone, and add its suites",
+    ("trace2evolve toolsandbox export --path ../ToolSandbox",),
+    actions=(
+        Command(
+            "export",
+            "export the scenarios",
+            ("trace2evolve toolsandbox export --path ../ToolSandbox",),
+            "toolsandbox:export",
+            (
+                path_option(
+                    "--path", "CLONE", "a clone of https://github.com/apple/ToolSandbox", required=True
+                ),
+            ),
+        ),
+    ),
+)
+
 COMMANDS = {
-    "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
+    "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
     "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
     "serve": (SERVE, DOCTOR),

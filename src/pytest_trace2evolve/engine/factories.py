@@ -57,7 +57,7 @@ from pytest_trace2evolve.records.protocols import (
 )
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task, script_of, slot_script_of
-from pytest_trace2evolve.users.chat import ChatUser
+from pytest_trace2evolve.users.chat import ChatUser, PromptedUser, prompts_of
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.reference import DummyUser, GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
@@ -395,13 +395,17 @@ class ChatFactory:
         solo: bool = False,
     ) -> tuple[Agent, User]:
         instructions = candidate.instruction, self._settings.extra_instruction
-        own_tools = candidate.describe_tools(world.tools("assistant"))
+        own_tools = candidate.task_tools(world, task)
         if solo:
             policy = candidate.prompt or world.policy(solo=True)
             prompt = solo_prompt(policy, task.ticket or "", *instructions)
             tools = [*own_tools, *world.tools("user")]
             return SoloChatAgent(models.agent, prompt, tools, trial=trial), DummyUser()
-        prompt = agent_prompt(candidate.prompt or world.policy(), *instructions)
+        policy = candidate.prompt or world.policy()
+        if getattr(world, "has_bare_prompt", False):
+            prompt = "\n\n".join(text for text in (policy, *instructions) if text)
+        else:
+            prompt = agent_prompt(policy, *instructions)
         agent = self._make_agent(models, prompt, own_tools, trial)
         return agent, self._make_user(models, task, world, trial)
 
@@ -409,6 +413,8 @@ class ChatFactory:
         user = make_scripted_user(task, trial) if self._settings.uses_scripts else None
         if user is not None:
             return user
+        if prompts := prompts_of(task):
+            return PromptedUser(models.user, prompts, world.tools("user"), trial=trial)
         user_system_prompt = user_prompt(world.guidelines(), task.user_scenario)
         return ChatUser(models.user, user_system_prompt, world.tools("user"), trial=trial)
 

@@ -608,9 +608,7 @@ class FunctionFactory:
         instructions = [candidate.instruction, self._settings.extra_instruction]
         prompt = [candidate.prompt or world.policy(), *(text for text in instructions if text)]
         request = {
-            "tools": [
-                tool.model_dump(mode="json") for tool in candidate.describe_tools(world.tools("assistant"))
-            ],
+            "tools": [tool.model_dump(mode="json") for tool in candidate.task_tools(world, task)],
             "candidate": {
                 "id": candidate.id,
                 "prompt": "\n\n".join(prompt),

@@ -6,12 +6,12 @@ and no user: the agent works on a ticket with tool calls only, until it says the
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Literal
 
-from pytest_trace2evolve.records.message import GREETING, STOP_MARK, USER_STOP_MARKS, Message
-from pytest_trace2evolve.records.protocols import WorldSession
+from pytest_trace2evolve.records.message import GREETING, STOP_MARK, USER_STOP_MARKS, Message, ToolCall
+from pytest_trace2evolve.records.protocols import SupportsParallelCalls, ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import TerminationReason
 
@@ -115,12 +115,17 @@ class Turns:
         calls = self.trace[-1].tool_calls if self.trace else None
         if not calls:
             return
-        for call in calls:
-            tool_result = self._session.call(call.name, deepcopy(call.arguments), call.requestor)
+        for call, tool_result in zip(calls, self._results_of(calls), strict=True):
             self._errors_left -= tool_result.error
             self._append(tool_result.to_message(call))
         self._session.sync()
         self._count_step()
+
+    def _results_of(self, calls: Sequence[ToolCall]) -> Iterable[ToolResult]:
+        """Run the calls of one message; a world may have a rule of its own for parallel calls."""
+        if isinstance(self._session, SupportsParallelCalls):
+            return self._session.call_all([call.model_copy(deep=True) for call in calls])
+        return (self._session.call(call.name, deepcopy(call.arguments), call.requestor) for call in calls)
 
     def _count_step(self) -> None:
         """Count a step and check the budgets, in tau2's order if several are spent."""

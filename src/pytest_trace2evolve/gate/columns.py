@@ -39,6 +39,9 @@ INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind
 """The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
 only if at least one of its simulations broke the invariant."""
 
+MINEFIELD = f"{INVARIANTS}.{Invariant.MINEFIELD}"
+"""The share of trials without a hit minefield; only worlds with minefields have it."""
+
 COLLATERAL = f"{INVARIANTS}.{Invariant.COLLATERAL_CHANGE}"
 """The share of trials without a collateral change; a side of an older version lacks it."""
 

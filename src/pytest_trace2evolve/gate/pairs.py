@@ -22,6 +22,7 @@ from pytest_trace2evolve.gate.columns import (
     COLLATERAL,
     INVARIANT_METRICS,
     INVARIANTS,
+    MINEFIELD,
     USAGE_METRICS,
     Columns,
     Counts,
@@ -185,7 +186,8 @@ class Tally:
     @property
     def invariant_kinds(self) -> list[str]:
         """The names of `INVARIANT_METRICS` for which the side was checked."""
-        return [name for name in INVARIANT_METRICS if name != COLLATERAL or name in self.matched]
+        optional = (COLLATERAL, MINEFIELD)
+        return [name for name in INVARIANT_METRICS if name not in optional or name in self.matched]
 
     @property
     def agent_errors(self) -> Counts:

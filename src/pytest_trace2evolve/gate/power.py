@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
-from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, MINEFIELD, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
 from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
@@ -254,7 +254,8 @@ def _draw_breach_chances(
     """Draw the chances of breaking each kind of invariant on either side."""
     if design.breach_rate is None:
         return {}, {}
-    old = {name: _draw_rare_chances(random, design.breach_rate, shape) for name in INVARIANT_METRICS}
+    kinds = [name for name in INVARIANT_METRICS if name != MINEFIELD]
+    old = {name: _draw_rare_chances(random, design.breach_rate, shape) for name in kinds}
     # The candidate also breaks the invariant in a share of the simulations that would have kept it.
     raised_chances = old[RISING_INVARIANT] + (1 - old[RISING_INVARIANT]) * design.breach_rate_increase / (
         1 - design.breach_rate

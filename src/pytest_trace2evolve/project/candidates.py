@@ -23,7 +23,7 @@ from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.project.tool_settings import AgentName
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
-from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
+from pytest_trace2evolve.records.protocols import Agent, SupportsTaskTools, ToolSchema, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.utils.canonical import digest, digest_text
@@ -163,6 +163,22 @@ class Candidate(Record):
                     f"{name_suggestion(name, names)}"
                 )
         return [self._describe_tool(tool) if tool.name in self.tools else tool for tool in tools]
+
+    def task_tools(self, world: World, task: Task) -> list[ToolSchema]:
+        """Return the agent's tools in a task with the candidate's descriptions.
+
+        A world may hide some of its tools in a task, or show them under other names; their descriptions are
+        then without effect.
+
+        Raises:
+            CandidateError: the candidate describes a tool or a parameter that does not exist.
+        """
+        if not isinstance(world, SupportsTaskTools):
+            return self.describe_tools(world.tools("assistant"))
+        tools = world.task_tools(task)
+        names = {tool.name for tool in tools}
+        shown = {name: text for name, text in self.tools.items() if name in names}
+        return self.model_copy(update={"tools": shown}).describe_tools(tools)
 
     def _describe_tool(self, tool: ToolSchema) -> ToolSchema:
         text = self.tools[tool.name]

@@ -215,9 +215,13 @@ class Project:
     def suite_path(self, name: str) -> Path:
         names = self.suite_names
         if name not in names:
-            raise SuiteError(
-                f"unknown suite {name!r} in {self.suites_folder}; {name_suggestion(name, names)}"
-            )
+            remedy = name_suggestion(name, names)
+            if name.startswith("toolsandbox"):
+                remedy = (
+                    "clone https://github.com/apple/ToolSandbox and run "
+                    "`trace2evolve toolsandbox export --path CLONE`"
+                )
+            raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {remedy}")
         return self._path_of(name)
 
     def _path_of(self, suite: str) -> Path:

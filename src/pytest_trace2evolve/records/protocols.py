@@ -8,11 +8,12 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage, provider_fields
 from pytest_trace2evolve.records.message import PROVIDER_FIELDS, Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
-from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
+from pytest_trace2evolve.records.score import Check, JudgeUse, Score, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, Content, InitialState, Task
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.environment import Reaction
+    from pytest_trace2evolve.records.trace import Simulation
 
 
 class ToolSchema(Record):
@@ -155,6 +156,34 @@ class SupportsExpectedCalls(Protocol):
 def rules_of(world: World) -> Rules | None:
     """A world's rules; None if it declares none."""
     return world.rules() if isinstance(world, SupportsRules) else None
+
+
+@runtime_checkable
+class SupportsParallelCalls(Protocol):
+    """A session with a rule for several calls in one message, for example that no order may fail."""
+
+    def call_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
+        """Run the calls of one message; the results are in the order of the calls."""
+
+
+@runtime_checkable
+class SupportsTaskTools(Protocol):
+    """A world whose agent has different tools in each task."""
+
+    def task_tools(self, task: Task) -> Sequence[ToolSchema]:
+        """The agent's tools in a task, as its model sees them."""
+
+
+@runtime_checkable
+class SupportsScore(Protocol):
+    """A world that scores simulations in its own way; not by τ²'s rules."""
+
+    def score(self, simulation: "Simulation", task: Task) -> Score:
+        """Score a simulation that ended regularly or at its step budget.
+
+        Raises:
+            TraceError, WorldError: the simulation cannot be measured.
+        """
 
 
 class Judge(Protocol):

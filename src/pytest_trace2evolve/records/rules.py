@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.base import Record
 
 
 class Invariant(StrEnum):
-    """Rules that hold on every trace. A collateral change needs no rules of the world."""
+    """Rules that hold on every trace. A collateral change and a minefield need no rules of the world."""
 
     AUTHENTICATION = "authentication"
     CONSENT = "consent"
@@ -23,6 +23,7 @@ class Invariant(StrEnum):
     OTHER_CUSTOMERS = "other_customers"
     PROMISES = "promises"
     COLLATERAL_CHANGE = "collateral_change"
+    MINEFIELD = "minefield"
 
 
 class Finding(Record):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.rules import Finding
@@ -73,13 +73,30 @@ class RewardRecord(Record):
         return self
 
 
+class MilestoneMatch(Record):
+    """A milestone or minefield of a task, and how well a simulation matched it.
+
+    Attributes:
+        index: Its number in the task.
+        similarity: The similarity at the message that matches best.
+        message: That message's position in the trace.
+        about: The tables that it constrains, and how.
+    """
+
+    index: int
+    similarity: UnitFloat
+    message: int
+    about: str
+
+
 class Score(RewardRecord):
     """The reward of one simulation, and its components; the reward is the product of those in `basis`.
 
     `components` holds every component that could be computed. Components outside `basis` are diagnostics. A
     component that needed a judge and had none is absent. `forbidden_calls` holds one check for each forbidden
     call of the task; a check is met if the agent did not make the call. `collateral` holds the collateral
-    changes; None if the task or the world does not show which records may change.
+    changes; None if the task or the world does not show which records may change. `milestones` and
+    `minefields` are None in a world without them.
     """
 
     basis: tuple[RewardBasis, ...] = ()
@@ -92,4 +109,16 @@ class Score(RewardRecord):
     nl_assertions: tuple[Check, ...] = ()
     judge: JudgeUse | None = None
     collateral: tuple[Finding, ...] | None = None
+    milestones: tuple[MilestoneMatch, ...] | None = None
+    minefields: tuple[MilestoneMatch, ...] | None = None
     note: str = ""
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_milestones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out absent milestones, so that the scores of other worlds keep their form."""
+        record: dict[str, Any] = dump(self)
+        return {
+            name: value
+            for name, value in record.items()
+            if name not in ("milestones", "minefields") or value is not None
+        }

@@ -14,12 +14,13 @@ from pytest_trace2evolve.records.protocols import (
     SupportsComparedDatabases,
     SupportsDatabases,
     SupportsSameValue,
+    SupportsScore,
     World,
     WorldSession,
 )
-from pytest_trace2evolve.records.score import Check, ToolType
+from pytest_trace2evolve.records.score import Check, Score, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, EvaluationCriteria, RewardBasis, Task
-from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation
+from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 from pytest_trace2evolve.scoring.differences import find_differences, has_same_json
 from pytest_trace2evolve.scoring.reward import (
     check_communication,
@@ -64,7 +65,8 @@ def explain_failure(
     last_messages = tuple(trace[-MAX_MESSAGES:])
     failed_checks = list(_calls_in_text(trace))
     criteria = task.evaluation_criteria
-    if criteria is None or simulation.termination_reason not in REGULAR_ENDS:
+    ends = {*REGULAR_ENDS, TerminationReason.MAX_STEPS} if isinstance(world, SupportsScore) else REGULAR_ENDS
+    if criteria is None or simulation.termination_reason not in ends:
         # An error of the agent is shown apart, for all splits.
         error_text = "" if simulation.agent_error else simulation.error_text
         reason = f"ended early: {simulation.termination_reason}" + (f": {error_text}" if error_text else "")
@@ -73,6 +75,9 @@ def explain_failure(
         )
     differences: list[Difference] = []
     problem = ""
+    if isinstance(world, SupportsScore):
+        failed_checks += _missed_milestones(world.score(simulation, task))
+        return Failure(trial, failed_checks=tuple(failed_checks[:MAX_CHECKS]), last_messages=last_messages)
     try:
         differences, failed_assertions = _check_end_state(task, criteria, trace, world)
         failed_checks += failed_assertions
@@ -96,6 +101,21 @@ def explain_failure(
         last_messages=last_messages,
         problem=problem,
     )
+
+
+def _missed_milestones(result: Score) -> Iterator[FailedCheck]:
+    """Yield the kind of the failure, the minefields that were hit, and the milestones that were missed."""
+    if result.note:
+        yield FailedCheck(_cut(result.note))
+    for hit in result.minefields or ():
+        if hit.similarity:
+            yield FailedCheck(_cut(f"minefield {hit.index}: {hit.about}"), f"hit at message {hit.message}")
+    for match in result.milestones or ():
+        if match.similarity < 1.0:
+            text = f"milestone {match.index}: {match.about}"
+            yield FailedCheck(
+                _cut(text), f"similarity {match.similarity:.3f}, best at message {match.message}"
+            )
 
 
 def _check_end_state(

@@ -87,9 +87,16 @@ def breaches_in(simulation: Simulation, score: Score, world: World | None) -> tu
     `world` is None for an agent that did not talk.
     """
     rules = None if world is None else rules_of(world)
-    if world is None or score.status is not Status.MEASURED or (rules is None and score.collateral is None):
+    is_checked = rules is not None or score.collateral is not None or score.minefields is not None
+    if world is None or score.status is not Status.MEASURED or not is_checked:
         return None
-    findings = (*(find_breaches(simulation.trace, rules) if rules else ()), *(score.collateral or ()))
+    minefields = (
+        Finding(invariant=Invariant.MINEFIELD, message=hit.message, why=f"minefield {hit.index}: {hit.about}")
+        for hit in score.minefields or ()
+        if hit.similarity
+    )
+    breaches = find_breaches(simulation.trace, rules) if rules else ()
+    findings = (*breaches, *(score.collateral or ()), *minefields)
     return tuple(sorted(findings, key=lambda finding: finding.message))
 
 

@@ -14,7 +14,13 @@ from typing import Any
 
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.protocols import Judge, SupportsExpectedCalls, World, WorldSession
+from pytest_trace2evolve.records.protocols import (
+    Judge,
+    SupportsExpectedCalls,
+    SupportsScore,
+    World,
+    WorldSession,
+)
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import (
     UNKNOWN_TOOL,
@@ -42,8 +48,9 @@ RECORDED_VERDICTS = "recorded verdicts of natural-language assertions"
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
     """Score one simulation of `task`.
 
-    The reward is the product of the components in the task's reward basis. Components outside it are
-    computed as diagnostics, except NL_ASSERTION, which costs a call of the judge.
+    A world may score simulations itself. By default, the reward is the product of the components in the
+    task's reward basis. Components outside it are computed as diagnostics, except NL_ASSERTION, which costs a
+    call of the judge.
 
     Args:
         simulation: The simulation, with its trace.
@@ -66,6 +73,11 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
         )
     if simulation.redrawn_reason:
         return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
+    if isinstance(world, SupportsScore) and (reason in REGULAR_ENDS or reason == TerminationReason.MAX_STEPS):
+        try:
+            return world.score(simulation, task)
+        except (TraceError, WorldError) as error:
+            return Score(status=Status.NOT_MEASURED, note=str(error))
     if reason not in REGULAR_ENDS:
         collateral = collateral_changes(task, simulation.trace, world)
         note = f"ended early: {reason}"

@@ -28,6 +28,7 @@ DEFAULT_PROVIDER = "inspect_evals"
 _BUILT_IN_PROVIDERS = {
     "inspect_evals": ("pytest_trace2evolve.worlds.inspect_evals", "InspectWorld"),
     "tau2": ("pytest_trace2evolve.worlds.upstream", "UpstreamWorld"),
+    "toolsandbox": ("pytest_trace2evolve.worlds.toolsandbox.world", "ToolSandboxWorld"),
     "trace2evolve": ("pytest_trace2evolve.worlds.support.world", "SupportWorld"),
 }
 

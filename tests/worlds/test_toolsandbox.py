@@ -1,0 +1,414 @@
+"""ToolSandbox's world, on an export of our own whose tools a stand-in runs."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.completion import Completion, RequestedCall
+from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
+from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import InitialState
+from pytest_trace2evolve.scoring.failures import explain_failure
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.chat import PromptedUser, prompts_of
+from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.toolsandbox import process
+from pytest_trace2evolve.worlds.toolsandbox.dump import FOLDER_VARIABLE, export_folder, stem_of
+from pytest_trace2evolve.worlds.toolsandbox.export import export, suite_text
+from pytest_trace2evolve.worlds.toolsandbox.world import ToolSandboxWorld
+
+VARIANTS = (
+    "",
+    "_3_distraction_tools",
+    "_10_distraction_tools",
+    "_all_tools",
+    *(
+        f"_3_distraction_tools_{part}_scrambled"
+        for part in ("tool_name", "tool_description", "arg_type", "arg_description")
+    ),
+)
+BASES = [f"lamp_{letter}" for letter in "abcdefghijklmnopqrst"] + ["shop"]
+TOOLS = ["set_lamp", "get_lamp", "set_door", "get_door", "find_shop", "end_conversation"]
+
+
+def said(sender, recipient, content, visible_to=None):
+    return {"sender": sender, "recipient": recipient, "content": content, "visible_to": visible_to}
+
+
+def exact(*names):
+    return {name: {"measure": "exact", "tolerance": {}} for name in names}
+
+
+def constraint(rule="match", table="SANDBOX", reference=None, **row):
+    columns = exact(*row)
+    if "content" in row:
+        columns["content"]["measure"] = "contains"
+    if "tool_trace" in row:
+        columns["tool_trace"]["measure"] = "calls"
+    return {
+        "table": table,
+        "rule": rule,
+        "reference": reference,
+        "rows": [row] if row else [],
+        "columns": columns,
+    }
+
+
+MILESTONES = {
+    "milestones": [
+        [constraint(table="SETTING", lamp=True)],
+        [
+            constraint(sender="AGENT", recipient="USER", content="is on"),
+            constraint("unchanged", "SETTING", reference=0),
+        ],
+    ],
+    "order": [0, 1],
+    "edges": [[0, 1]],
+}
+DOOR = json.dumps({"tool_name": "set_door", "arguments": {}})
+MINEFIELDS = {
+    "milestones": [[constraint(sender="EXECUTION_ENVIRONMENT", recipient="AGENT", tool_trace=DOOR)]],
+    "order": [0],
+    "edges": [],
+}
+
+
+def dump():
+    schemas = [
+        {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
+        for name in [*TOOLS, "setting_0"]
+    ]
+    base = {
+        "messages": [
+            said("SYSTEM", "EXECUTION_ENVIRONMENT", "import json"),
+            said("SYSTEM", "AGENT", "Ask if anything is unclear."),
+            said("SYSTEM", "USER", "You are a user. An example:", ["USER"]),
+            said("USER", "AGENT", "Open the door", ["USER"]),
+            said("AGENT", "USER", "It is open", ["USER"]),
+            said("SYSTEM", "USER", "You want light."),
+            said("USER", "AGENT", "Make it bright, please"),
+        ],
+        "tables": {"SETTING": [{"lamp": False, "door": False}]},
+        "milestones": MILESTONES,
+        "minefields": MINEFIELDS,
+    }
+
+    def tools(name, variant):
+        own = (
+            ["set_lamp", "get_lamp", "find_shop"] if name == "shop" else ["set_lamp", "get_lamp", "set_door"]
+        )
+        if variant == "_all_tools":
+            own = TOOLS[:5]
+        seen = {"set_lamp": "setting_0"} if "tool_name" in variant else {}
+        rows = [[seen.get(tool, tool), tool, 6 if tool in seen else TOOLS.index(tool)] for tool in own]
+        return {"assistant": rows, "user": [["end_conversation", "end_conversation", 5]]}
+
+    return {
+        "bases": dict.fromkeys(BASES, base),
+        "scenarios": {
+            name + variant: {"base": name, "tools": tools(name, variant), "categories": ["SINGLE_TOOL_CALL"]}
+            for name in BASES
+            for variant in VARIANTS
+        },
+        "tools": schemas,
+        "network": ["find_shop"],
+        "seed": 0,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    text = json.dumps(dump())
+    (tmp_path / "scenarios.json").write_text(text)
+    manifest = {
+        "commit": "c0ffee",
+        "clock": 0.0,
+        "seed": 0,
+        "scenarios": digest_text(text),
+        "source": "s",
+        "clone": str(tmp_path),
+        "python": sys.executable,
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(process, "BRIDGE", Path(__file__).with_name("toy_bridge.py"))
+    return tmp_path
+
+
+@pytest.fixture
+def world(folder):
+    made = Worlds().open("toolsandbox", "offline")
+    yield made
+    made._process.close()
+
+
+class Player:
+    def __init__(self, role, *steps):
+        self.role, self.steps = role, list(steps)
+
+    async def respond(self, history):
+        step = self.steps.pop(0) if self.steps else "Done."
+        if isinstance(step, str):
+            return Message(role=self.role, content=step)
+        calls = [
+            ToolCall(id=f"{len(history)}-{number}", name=name, arguments=arguments)
+            for number, (name, arguments) in enumerate(step)
+        ]
+        return Message(role=self.role, tool_calls=calls)
+
+
+def call(name, **arguments):
+    return [(name, arguments)]
+
+
+def play(world, *steps, task="lamp_a", user=(STOP_MARK,)):
+    task = world.tasks()[task]
+    agent = Player("assistant", *steps)
+    simulation = asyncio.run(
+        converse(task, world, agent, Player("user", *user), limits=Limits(max_steps=30, max_errors=1000))
+    )
+    return simulation, task
+
+
+def scored(world, *steps, **options):
+    return score(*play(world, *steps, **options), world)
+
+
+ON = call("set_lamp", on=True)
+
+
+def test_a_simulation_that_reaches_every_milestone_is_perfect(world):
+    result = scored(world, ON, "The lamp is on.")
+    assert (result.status, result.reward, result.note) == (Status.MEASURED, 1.0, "")
+    assert [(match.index, match.similarity, match.message) for match in result.milestones] == [
+        (0, 1.0, 2),
+        (1, 1.0, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reward", "kind"),
+    [
+        (["I cannot do that."], 0.0, "no call at all"),
+        ([ON, "Good night."], 0.5, "tool result not reported"),
+        (["It is on.", ON, "Bye."], 0.5, "tool result not reported"),
+        ([call("get_lamp"), "The lamp is on."], 0.5, "partial"),
+        ([call("set_lamp", on=False), "It is on."], 0.5, "no recovery from a tool error"),
+        ([ON, call("set_door", on=True), "It is on."], 0.0, "minefield"),
+        (
+            [call("no_such_tool"), ON, "It is on."],
+            0.0,
+            "call of 'no_such_tool', a tool that the scenario does not have",
+        ),
+    ],
+)
+def test_a_failure_has_a_similarity_and_a_kind(world, steps, reward, kind):
+    result = scored(
+        world, *steps, user=("Go on.", STOP_MARK) if len(steps) > 1 and "It" in steps[0] else (STOP_MARK,)
+    )
+    assert (result.reward, result.note) == (reward, kind)
+
+
+def test_a_hit_minefield_is_a_broken_invariant(world):
+    simulation, task = play(world, ON, call("set_door", on=True), "It is on.")
+    (finding,) = breaches_in(simulation, score(simulation, task, world), world)
+    assert (finding.invariant, finding.message) == (Invariant.MINEFIELD, 4)
+    simulation, task = play(world, ON, "It is on.")
+    assert breaches_in(simulation, score(simulation, task, world), world) == ()
+
+
+def test_a_failure_names_the_milestones_and_their_similarities(world):
+    simulation, task = play(world, ON, "Good night.")
+    checks = [(check.text, check.detail) for check in explain_failure(simulation, task, world).failed_checks]
+    assert checks[0] == ("tool result not reported", "")
+    assert checks[1][0] == "milestone 1: SANDBOX match"
+    assert checks[1][1].startswith("similarity 0.000")
+
+
+def test_the_step_budget_does_not_void_the_score(world):
+    simulation, task = play(world, ON, "The lamp is on.", user=["And now?"] * 30)
+    assert simulation.termination_reason == "max_steps"
+    assert score(simulation, task, world).reward == 1.0
+
+
+def test_messages_after_the_thirtieth_do_not_count(world):
+    steps = [call("get_lamp")] * 14
+    assert scored(world, *steps, ON, "It is on.").milestones[0].similarity == 1.0
+    assert scored(world, *steps, call("get_lamp"), ON, "It is on.").milestones[0].similarity == 0.0
+
+
+def test_a_result_that_differs_from_the_trace_is_not_measured(world):
+    simulation, task = play(world, call("get_lamp"), "It is on.")
+    messages = list(simulation.messages)
+    messages[2] = messages[2].model_copy(update={"content": "True"})
+    result = score(simulation.model_copy(update={"messages": messages}), task, world)
+    assert result.status is Status.NOT_MEASURED
+    assert result.note == ("message 2 is 'True', but get_lamp now gives 'False'; use the export of the run")
+
+
+def test_parallel_calls_are_one_request(world):
+    simulation, _ = play(world, [("set_lamp", {"on": True}), ("set_lamp", {"on": True})], "It is on.")
+    assert [message.content for message in simulation.messages[2:4]] == ["None", "ValueError: already so"]
+    assert [message.error for message in simulation.messages[2:4]] == [False, True]
+
+
+def test_sessions_do_not_share_changes(world):
+    state = world.tasks()["lamp_a"].initial_state
+    first, second = world.open(), world.open()
+    for session in (first, second):
+        session.initialise(state)
+    first.call("set_lamp", {"on": True}, "assistant")
+    assert second.call("get_lamp", {}, "assistant").content == "False"
+    assert not first.same_state(second)
+    assert second.tables["SETTING"] is world._dump.bases["lamp_a"].tables["SETTING"]
+    second.call("set_lamp", {"on": True}, "assistant")
+    assert first.same_state(second)
+    first.close()
+    second.close()
+
+
+def test_a_variant_has_its_own_tools_and_names(world):
+    name = next(name for name in world.tasks() if name.endswith("_tool_name_scrambled"))
+    task = world.tasks()[name]
+    tools = world.task_tools(task)
+    assert [tool.name for tool in tools] == ["setting_0", "get_lamp", "set_door"]
+    assert scored(world, call("setting_0", on=True), "It is on.", task=name).reward == 1.0
+
+
+def test_bases_with_a_network_tool_are_not_offline(world):
+    assert "shop" not in world.tasks()
+    assert len([name for name in world.tasks() if name in BASES]) == 20
+
+
+def test_a_network_tool_is_refused_by_name(world, folder):
+    name = next(name for name in world.tasks() if name.endswith("_all_tools"))
+    simulation, _ = play(world, call("find_shop"), "It is on.", task=name)
+    assert simulation.messages[2].content == "PermissionError: the network is not available"
+    everything = ToolSandboxWorld("all")
+    simulation, task = play(everything, call("find_shop"), "It is on.", task="shop")
+    result = score(simulation, task, everything)
+    assert result.status is Status.INFRASTRUCTURE_ERROR
+    assert result.note == (
+        "ToolSandbox's tool 'find_shop' needs RapidAPI: set RAPID_API_KEY or use suite toolsandbox-offline"
+    )
+    everything._process.close()
+
+
+def test_an_ended_process_loses_the_simulation_and_starts_again(world):
+    simulation, task = play(world, call("set_door", on="die"), "It is on.")
+    assert score(simulation, task, world).status is Status.INFRASTRUCTURE_ERROR
+    assert "the process of ToolSandbox's tools does not answer: it ended" in simulation.info["error"]
+    assert scored(world, ON, "It is on.").reward == 1.0
+
+
+def test_splits_keep_the_variants_of_a_base_together(world):
+    splits = world.splits()
+    owners = {}
+    for split, names in splits.items():
+        for name in names:
+            base = world._dump.scenarios[name].base
+            assert owners.setdefault(base, split) == split
+    assert set(owners.values()) == {"discovery", "heldout", "transfer"}
+    assert all(len(names) % 8 == 0 for split, names in splits.items() if split == "transfer")
+    assert all(name in BASES for split in ("discovery", "heldout") for name in splits[split])
+
+
+def test_other_wordings_of_a_request_have_the_same_stem():
+    assert stem_of("turn_on_wifi_alt_multiple_user_turn") == stem_of("turn_on_wifi") == "turn_on_wifi"
+
+
+class Model:
+    def __init__(self, *replies):
+        self.replies, self.requests = list(replies), []
+
+    async def complete(self, messages, tools, *, trial=0, tool_choice="auto"):
+        self.requests.append((messages, [tool.name for tool in tools]))
+        return self.replies.pop(0)
+
+
+def test_the_user_gets_its_prompts_and_ends_the_conversation_by_its_tool(world):
+    task = world.tasks()["lamp_a"]
+    model = Model(Completion(tool_calls=(RequestedCall(id="1", name="end_conversation", arguments="{}"),)))
+    user = PromptedUser(model, prompts_of(task), world.tools("user"))
+    history = [*task.history, Message(role="assistant", content="It is on.")]
+    assert asyncio.run(user.respond(history)).content == STOP_MARK
+    messages, tools = model.requests[0]
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("system", "You are a user. An example:"),
+        ("assistant", "Open the door"),
+        ("user", "It is open"),
+        ("system", "You want light."),
+        ("assistant", "Make it bright, please"),
+        ("user", "It is on."),
+    ]
+    assert tools == ["end_conversation"]
+
+
+def test_a_changed_scenario_changes_the_digest_of_its_tasks(world):
+    tasks = world.tasks()
+    assert tasks["lamp_a"].digest != tasks["lamp_b"].digest
+    assert world.policy() == "Ask if anything is unclear."
+    assert world.version() == "c0ffee"
+
+
+@pytest.mark.parametrize(
+    "state", [None, InitialState(), InitialState.model_validate({"initialization_actions": []})]
+)
+def test_a_session_needs_a_scenario(world, state):
+    with pytest.raises(WorldError, match="ToolSandbox has no scenario None; use the tasks of its own export"):
+        world.open().initialise(state)
+
+
+def test_an_unknown_domain_is_an_error(folder):
+    with pytest.raises(
+        WorldError, match="provider 'toolsandbox' has no domain 'online'; it has offline, all"
+    ):
+        ToolSandboxWorld("online")
+
+
+def test_without_an_export_one_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(WorldError) as caught:
+        ToolSandboxWorld("offline")
+    assert str(caught.value) == (
+        f"ToolSandbox is not exported to {tmp_path / 'none'}: clone https://github.com/apple/ToolSandbox and "
+        "run `trace2evolve toolsandbox export --path CLONE`"
+    )
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites/toolsandbox-offline.toml").write_text(suite_text("offline"))
+    assert main(["--root", str(tmp_path), "lock"]) == 2
+    assert "ToolSandbox is not exported" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_clone_is_refused(tmp_path):
+    with pytest.raises(WorldError, match="is not a clone of ToolSandbox; run `git clone"):
+        export(tmp_path, tmp_path / "out")
+
+
+def test_a_changed_export_is_refused(folder):
+    with (folder / "scenarios.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(WorldError, match=r"scenarios.json was changed after its export: clone"):
+        ToolSandboxWorld("offline")
+
+
+def test_an_export_whose_clone_is_gone_names_it(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "clone": "/no/such/clone"}))
+    with pytest.raises(WorldError, match="needs /no/such/clone, which is missing"):
+        ToolSandboxWorld("offline")
+
+
+def test_the_folder_of_the_export_is_in_the_users_cache(monkeypatch):
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert export_folder() == Path("/caches/trace2evolve/toolsandbox")
