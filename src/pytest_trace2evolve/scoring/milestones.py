@@ -17,11 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean
 from typing import Any, cast
 
-import numpy as np
 from pydantic import Field
-from scipy.optimize import linear_sum_assignment
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.optional import require
@@ -368,29 +367,35 @@ def _rows_similarity(table: Table, target: Sequence[Row], columns: Mapping[str, 
         return 0.0
     if not target:
         return 0.0
-    cost = np.array([[_row_cost(row, wanted, columns) for row in table] for wanted in target])
+    from scipy.optimize import linear_sum_assignment  # takes a quarter of a second to import
+
+    cost = [[_row_cost(row, wanted, columns) for row in table] for wanted in target]
     try:
         rows, assigned = linear_sum_assignment(cost)
     except ValueError:  # every assignment has a row without similarity
         return 0.0
-    return float(np.exp(-cost[rows, assigned].mean()))
+    return math.exp(-fmean(cost[row][other] for row, other in zip(rows, assigned, strict=True)))
 
 
 def _row_cost(row: Row, wanted: Row, columns: Mapping[str, Column]) -> float:
     """The mean of the columns' negative logarithms; a null cell of a compared column does not count."""
     similarities = [_cell(columns[name], name, row[name], value) for name, value in wanted.items()]
-    known = [similarity for similarity in similarities if similarity is not None]
-    if not known:
+    costs = [_negative_log(similarity) for similarity in similarities if similarity is not None]
+    if not costs:
         return math.nan
     # `ALWAYS` is a 64-bit column upstream, and so is its sum with others.
     is_wide = any(columns[name].measure is Measure.ALWAYS for name in wanted)
-    total = np.float64(0) if is_wide else np.float32(0)
-    for similarity in known:
-        total = total + _negative_log(similarity)
-    return float(total) / len(known)
+    total = 0.0
+    for cost in costs:
+        total = total + cost if is_wide else _to_float32(total + cost)
+    return total / len(costs)
 
 
-_LOG_OF_BASE = np.nextafter(np.float32(1), np.float32(0))
+def _to_float32(value: float) -> float:
+    return ctypes.c_float(value).value
+
+
+_LOG_OF_BASE = 1 - 2**-24
 """The logarithm of e as a 32-bit float. polars divides by it."""
 
 
@@ -409,11 +414,9 @@ def _logf() -> Callable[[float], float]:
     return cast(Callable[[float], float], function)
 
 
-def _negative_log(similarity: float) -> np.float32:
-    rounded = np.float32(similarity)
-    if not rounded:
-        return np.float32(np.inf)
-    return np.float32(-(np.float32(_logf()(float(rounded))) / _LOG_OF_BASE))
+def _negative_log(similarity: float) -> float:
+    rounded = _to_float32(similarity)
+    return _to_float32(-_to_float32(_logf()(rounded)) / _LOG_OF_BASE) if rounded else math.inf
 
 
 def _cell(column: Column, name: str, actual: Any, wanted: Any) -> float | None:
