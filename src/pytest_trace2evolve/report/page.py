@@ -8,7 +8,7 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -61,9 +61,6 @@ PAGE_NAME = "report.html"
 
 MAX_NAME_LENGTH, MAX_LINE_LENGTH = 200, 2_000
 """Maximum numbers of characters of a name and of a line of text."""
-
-_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'"
-"""The Content-Security-Policy without the hashes."""
 
 _GAINS = frozenset({"reward", "pass rate", "actions", "read actions", "write actions"})
 """Checks whose figure rises if the candidate is better; the others count harm."""
@@ -171,9 +168,15 @@ def write_page(path: Path, summary: RunSummary, facts: "PageFacts") -> None:
         raise ConfigError(f"{path}: the page cannot be written: {cause}; name another file") from None
 
 
-def page_html(summary: RunSummary, facts: "PageFacts") -> str:
-    """Render the page of a run or a comparison as HTML."""
-    script, style = (_resource(name) for name in ("page.js", "page.css"))
+def page_html(
+    summary: RunSummary, facts: "PageFacts", trace_link: Callable[[str, str], str] | None = None
+) -> str:
+    """Render the page of a run or a comparison as HTML.
+
+    Args:
+        trace_link: The address at which a sealed trace can be opened, by suite and task; None in a file.
+    """
+    script, style = resource("page.js"), resource("page.css")
     reason, advice, command = reason_and_next_steps(summary)
     decision = None if summary.trouble else summary.decision
     by_name = {suite.name: suite for suite in facts.suites}
@@ -186,10 +189,12 @@ def page_html(summary: RunSummary, facts: "PageFacts") -> str:
         if decision is None
         else headline(summary, _line, _line(baselines) or "its baseline", CHECK_NAMES)
     )
-    page: str = _template().render(
+    return render(
+        "page.html",
         script=script,
         style=style,
-        policy=f"{_POLICY}; script-src {_hash(script)}; style-src {_hash(style)}",
+        policy=content_policy(script, style),
+        trace_link=trace_link,
         summary=summary,
         decision=decision.value if decision else "none",
         claim=claim,
@@ -219,7 +224,6 @@ def page_html(summary: RunSummary, facts: "PageFacts") -> str:
         line=_line,
         share=share_text,
     )
-    return page
 
 
 def _pack(rows: Sequence[Row], suites: Mapping[str, "PageSuite"]) -> tuple[dict[int, str], int]:
@@ -253,22 +257,36 @@ def _line(text: object) -> str:
 
 
 @cache
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """Return the text of a template, a script or a style."""
     return (files("pytest_trace2evolve.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def content_policy(script: str, style: str, others: str = "form-action 'none'") -> str:
+    """Return a Content-Security-Policy that permits only this script and style, and the `others`."""
+    script_hash, style_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)
+    )
+    return (
+        f"default-src 'none'; base-uri 'none'; {others}; script-src 'sha256-{script_hash}'; "
+        f"style-src 'sha256-{style_hash}'"
+    )
 
 
 @cache
-def _template() -> Any:
+def _template(name: str) -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_resource("page.html"))
+    return environment.from_string(resource(name))
+
+
+def render(name: str, **content: Any) -> str:
+    """Render a template, which escapes all texts."""
+    page: str = _template(name).render(**content)
+    return page
 
 
 def failure_counts(suite: "PageSuite") -> list[tuple[str, str, str, int]]:

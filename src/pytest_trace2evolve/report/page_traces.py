@@ -3,11 +3,14 @@
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import RewardBasis
+from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.report.failure import failure_lines
 from pytest_trace2evolve.report.trace import recorded_checks
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
@@ -27,7 +30,18 @@ MAX_BYTES = 5_500_000
 
 def pack_traces(sides: tuple[Sequence["PageTrace"], Sequence["PageTrace"]]) -> str:
     """Return the traces of a task, of the baseline and of the candidate, as compressed JSON in base64."""
-    content = [[_trace(trace) for trace in side] for side in sides]
+    content = [
+        [
+            {
+                **trace_view(trace.simulation, trace.findings, trace.failure),
+                "trial": trace.record.trial,
+                "reward": trace.record.reward,
+                **({"note": _line(trace.record.note)} if trace.record.note else {}),
+            }
+            for trace in side
+        ]
+        for side in sides
+    ]
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
 
@@ -50,11 +64,13 @@ def start_text(traces: Sequence["PageTrace"], faults: Sequence[str]) -> str:
     return _line(next((line.removeprefix("E   ") for line in lines if line.startswith("E   ")), ""))
 
 
-def _trace(trace: "PageTrace") -> dict[str, Any]:
-    simulation, record = trace.simulation, trace.record
+def trace_view(
+    simulation: Simulation, findings: Iterable[Finding], failure: Failure | None
+) -> dict[str, Any]:
+    """Return what a page shows of a trace, with all texts sanitized."""
     info = simulation.reward_info or {}
     broken: dict[int, list[list[str]]] = {}
-    for finding in trace.findings:
+    for finding in findings:
         broken.setdefault(finding.message, []).append([finding.invariant.value, _line(finding.why)])
     call_names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
     breakdown = info.get("reward_breakdown")
@@ -62,17 +78,17 @@ def _trace(trace: "PageTrace") -> dict[str, Any]:
     # Gold actions help to understand a trace even if the reward does not depend on them.
     shown_components = {*parts, RewardBasis.ACTION} if parts else set(RewardBasis)
     return {
-        "trial": record.trial,
-        "reward": record.reward,
-        "end": _line(record.termination_reason),
-        "note": _line(record.note or simulation.error_text),
+        "trial": simulation.trial or 0,
+        "reward": simulation.recorded_reward,
+        "end": _line(simulation.termination_reason),
+        "note": _line(simulation.error_text),
         "parts": {_line(name): str(value) for name, value in parts.items()},
         "checks": [
             [is_met, _line(text)]
             for component, text, is_met in recorded_checks(info)
             if component in shown_components
         ],
-        "why": [] if trace.failure is None else [sanitize(line) for line in failure_lines(trace.failure)],
+        "why": [] if failure is None else [sanitize(line) for line in failure_lines(failure)],
         "messages": [
             _message(message, call_names) | ({"broken": broken[index]} if index in broken else {})
             for index, message in enumerate(simulation.trace)
