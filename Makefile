@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Bytecode is kept whatever the surroundings say: without it every process compiles everything anew. pip leaves it
+# Bytecode is kept: without it every process compiles everything anew. pip leaves it
 # to whoever imports a module first (--no-compile): most of what is installed never is, and it took a minute.
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
@@ -26,7 +26,7 @@ check: install
 # Tests write and sync thousands of small files. A disk in memory saves a third of such a test's time: it is taken
 # where there is one with room that lets programs run. What passed leaves nothing there.
 ROOM = $(shell cd /dev/shm 2>/dev/null && [ "$$(df -Pk . | awk 'NR == 2 { print $$4 }')" -gt 4000000 ] \
-  && one=$$(mktemp -p .) && { chmod +x $$one && $$one && echo /dev/shm; rm -f $$one; })
+  && probe=$$(mktemp -p .) && { chmod +x $$probe && $$probe && echo /dev/shm; rm -f $$probe; })
 
 test: check
 	$(if $(ROOM),TMPDIR=$(ROOM)) $(BIN)/pytest tests -n 2 --dist worksteal --timeout 300 \

@@ -8,7 +8,7 @@ HANG_SECONDS = 240.0
 """After so long a test hangs. It says nothing of speed: no test may fail on a machine that is merely busy."""
 
 
-def until(condition: Callable[[], object], told: str = "") -> None:
+def until(condition: Callable[[], object], message: str = "") -> None:
     """Wait until a condition holds.
 
     Args:
@@ -20,7 +20,7 @@ def until(condition: Callable[[], object], told: str = "") -> None:
     """
     end = time.monotonic() + HANG_SECONDS
     while not condition():
-        assert time.monotonic() < end, told or "the expected event never happens"
+        assert time.monotonic() < end, message or "the expected event never happens"
         time.sleep(0.005)
 
 

@@ -21,6 +21,6 @@ def rash(task, world, candidate, trial):
         kept += left
         turns.append(turn.model_copy(update={"actions": len(left)}))
     criteria = task.evaluation_criteria.model_copy(update={"actions": kept})
-    told = script.model_copy(update={"turns": tuple(turns)})
-    agent = CaseOracle(task.model_copy(update={"evaluation_criteria": criteria}), told, WRITES)
+    message = script.model_copy(update={"turns": tuple(turns)})
+    agent = CaseOracle(task.model_copy(update={"evaluation_criteria": criteria}), message, WRITES)
     return agent, ScriptedUser(script, seed=trial)

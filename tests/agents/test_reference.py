@@ -112,7 +112,7 @@ def damaged(**changes: Any) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message_text"),
     [
         ({"turns": []}, "turns: Tuple should have at least 1 item"),
         ({"replies": None}, "replies: Field required"),
@@ -134,11 +134,11 @@ def damaged(**changes: Any) -> Task:
         ),
     ],
 )
-def test_a_damaged_script_is_told_with_its_place(changes: dict[str, Any], told: str) -> None:
+def test_a_damaged_script_is_told_with_its_place(changes: dict[str, Any], message_text: str) -> None:
     with pytest.raises(CaseError) as error:
         script_of(damaged(**changes))
     text = str(error.value)
-    assert text.startswith(f"task {CANCELS.id!r}: its customer script is damaged: {told}")
+    assert text.startswith(f"task {CANCELS.id!r}: its customer script is damaged: {message_text}")
     assert "\n" not in text
 
 
@@ -151,7 +151,7 @@ GOLD = len(CANCELS.task.actions)
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "message_text"),
     [
         (
             damaged(turns=[{**TURN, "actions": GOLD + 2}]),
@@ -164,15 +164,15 @@ GOLD = len(CANCELS.task.actions)
         ),
     ],
 )
-def test_a_script_that_does_not_fit_its_task_is_told(task: Task, told: str) -> None:
+def test_a_script_that_does_not_fit_its_task_is_told(task: Task, message_text: str) -> None:
     with pytest.raises(CaseError) as error:
         script_of(task)
-    assert str(error.value).startswith(f"task {CANCELS.id!r}: {told}")
+    assert str(error.value).startswith(f"task {CANCELS.id!r}: {message_text}")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message_text"),
     [
         ("", "a case has an empty id; name it in letters, digits, '-' and '_'"),
         ("x" * 201, f"task '{'x' * 20}…': its id has 201 characters, at most 200 are allowed; name it in"),
@@ -183,10 +183,10 @@ def test_a_script_that_does_not_fit_its_task_is_told(task: Task, told: str) -> N
         ("a::b", "task 'a::b': its id contains '::', which separates names in pytest's node ids; name it in"),
     ],
 )
-def test_an_id_that_cannot_name_a_test_is_told(name: str, told: str) -> None:
+def test_an_id_that_cannot_name_a_test_is_told(name: str, message_text: str) -> None:
     with pytest.raises(CaseError) as error:
         script_of(other(id=name))
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message_text)
     assert "\n" not in str(error.value)
 
 

@@ -108,6 +108,6 @@ def test_what_cannot_be_lettered_is_refused(names: list[str]) -> None:
 
 
 def test_orders_of_other_labels_are_refused() -> None:
-    for told in ([], [(("a_skill", NO_CAPABILITY), {}), (("another", NO_CAPABILITY), {})]):
+    for message in ([], [(("a_skill", NO_CAPABILITY), {}), (("another", NO_CAPABILITY), {})]):
         with pytest.raises(ValueError, match="orders of the same labels"):
-            average_answers(told)
+            average_answers(message)

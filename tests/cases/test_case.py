@@ -228,7 +228,7 @@ def half_a_sign(record):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "has no cases; run 'trace2evolve cases generate' to make some"),
         ("{", "line 1: not valid JSON"),
@@ -247,10 +247,10 @@ def half_a_sign(record):
         (line() + line(), "occurs twice; remove one"),
     ],
 )
-def test_a_damaged_file_is_told_by_line(tmp_path, text, told):
+def test_a_damaged_file_is_told_by_line(tmp_path, text, message):
     path = tmp_path / "cases.jsonl"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(CaseError, match=re.escape(told)) as caught:
+    with pytest.raises(CaseError, match=re.escape(message)) as caught:
         read_cases(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
@@ -284,8 +284,10 @@ def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
     monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", lambda *_: known)
     made = generate("s", 5, TRAIN, ["policy_edge"])
     assert next(made) == known
-    told = "family 'policy_edge' gave no new case in 1000 tries, after 1 of 5 cases; ask for fewer cases, or"
-    with pytest.raises(CaseError, match=re.escape(told)):
+    message = (
+        "family 'policy_edge' gave no new case in 1000 tries, after 1 of 5 cases; ask for fewer cases, or"
+    )
+    with pytest.raises(CaseError, match=re.escape(message)):
         next(made)
 
 

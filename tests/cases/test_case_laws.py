@@ -141,7 +141,7 @@ def test_a_generated_store_opens_as_a_world(tables):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (
             lambda: cases("policy_egde"),
@@ -152,6 +152,6 @@ def test_a_generated_store_opens_as_a_world(tables):
         (lambda: stores(orders=0), "customers and orders must be at least 1, got 5 and 0"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(make, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_drawn_is_told(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

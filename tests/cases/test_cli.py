@@ -52,7 +52,7 @@ def test_families_and_content_can_be_chosen_and_printed(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--count", "0", "--out", "x"], "--count 0: must be 1 or more"),
         (
@@ -62,15 +62,15 @@ def test_families_and_content_can_be_chosen_and_printed(capsys: pytest.CaptureFi
     ],
 )
 def test_what_cannot_be_generated_is_told(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert generate(*arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("x").exists()
 
 
 @pytest.mark.parametrize(
-    ("out", "told"),
+    ("out", "message"),
     [
         ("file/x.jsonl", "--out file/x.jsonl: file is not a folder; choose a different path"),
         ("file/a/x.jsonl", "--out file/a/x.jsonl: file is not a folder; choose a different path"),
@@ -80,13 +80,13 @@ def test_what_cannot_be_generated_is_told(
     ],
 )
 def test_what_cannot_be_written_is_told_with_its_cause(
-    out: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    out: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "file").write_text("kept")
     (folder / "folder").mkdir()
     (folder / "dangling").symlink_to("nowhere")
     assert generate("--count", "1", "--out", out) == 2
-    assert capsys.readouterr().err == f"trace2evolve: {told}\n"
+    assert capsys.readouterr().err == f"trace2evolve: {message}\n"
     assert sorted(one.name for one in folder.rglob("*")) == ["dangling", "file", "folder"]
     assert (folder / "file").read_text() == "kept"
 
@@ -212,15 +212,15 @@ def test_a_file_is_listed_and_a_case_told_in_full(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("start", "message"),
     [
         ("policy_edge", "6 cases begin with 'policy_edge': policy_edge-"),
         ("nothing", "no case has the id 'nothing'; known are "),
     ],
 )
-def test_a_case_that_is_not_one_is_told(start: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_is_not_one_is_told(start: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cases", "show", str(FROZEN), start]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_text_of_a_case_cannot_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,5 +246,5 @@ def test_an_order_that_is_listed_and_not_there_is_told(
     (folder / "two.jsonl").write_text(json.dumps(record) + "\n")
     capsys.readouterr()
     assert main(["cases", "check", "two.jsonl"]) == 1
-    told = f"customer {user_id!r} has order '#W0000000', which the store lacks"
-    assert told in capsys.readouterr().out
+    message = f"customer {user_id!r} has order '#W0000000', which the store lacks"
+    assert message in capsys.readouterr().out

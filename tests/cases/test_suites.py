@@ -59,7 +59,7 @@ def cases(project: DeskProject) -> CaseProject:
     return made
 
 
-def told(result: pytest.RunResult) -> str:
+def output_of(result: pytest.RunResult) -> str:
     return "\n".join([*result.outlines, *result.errlines])
 
 
@@ -69,7 +69,7 @@ def test_cases_are_items_of_their_splits(cases: CaseProject) -> None:
     refusals = sum(case.script.refuses_all for held in CASES.values() for case in held)
     cases.run("nop").assert_outcomes(passed=refusals, failed=9 - refusals)
     listed = cases.run("oracle", "--collect-only", "-q")
-    assert f"suites/help.toml::heldout::{CASES['heldout'][0].id}" in told(listed)
+    assert f"suites/help.toml::heldout::{CASES['heldout'][0].id}" in output_of(listed)
 
 
 def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) -> None:
@@ -99,8 +99,8 @@ def test_the_gate_compares_on_cases(cases: CaseProject) -> None:
         "--t2e-gate=calibrated",
         "-v",
     )
-    assert "heldout decides on" in told(result)
-    assert "reward_improved" in told(result)
+    assert "heldout decides on" in output_of(result)
+    assert "reward_improved" in output_of(result)
 
 
 def test_a_changed_case_file_breaks_the_lock(cases: CaseProject) -> None:
@@ -111,11 +111,12 @@ def test_a_changed_case_file_breaks_the_lock(cases: CaseProject) -> None:
     path.write_text("\n".join([json.dumps(record), *rest]) + "\n")
     changed = cases.run("oracle")
     assert changed.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"the content of task {record['id']!r} in split 'synthetic' changed" in told(changed)
+    assert f"the content of task {record['id']!r} in split 'synthetic' changed" in output_of(changed)
     path.write_text("\n".join([first, *rest, format_case_line(next(generate("new", 1, Content.HELDOUT)))]))
     added = cases.run("oracle")
-    assert "was added to split 'synthetic' since suites.lock was written; run 'trace2evolve lock'" in told(
-        added
+    assert (
+        "was added to split 'synthetic' since suites.lock was written; run 'trace2evolve lock'"
+        in output_of(added)
     )
     cases.lock()
     cases.run("oracle").assert_outcomes(passed=10)
@@ -144,7 +145,7 @@ def test_a_file_that_cannot_be_used_is_told(cases: CaseProject, change, expected
     change(cases.desk.root)
     result = cases.run("oracle")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert expected.format(root=cases.desk.root) in told(result)
+    assert expected.format(root=cases.desk.root) in output_of(result)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_split_that_means_no_file_is_told(cases: CaseProject, split: str, expe
     cases.suite(SUITE.replace('{ cases = "cases/heldout.jsonl" }', split))
     result = cases.run("oracle")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert expected in told(result)
+    assert expected in output_of(result)
 
 
 def test_a_link_out_of_the_project_is_told(
@@ -171,7 +172,7 @@ def test_a_link_out_of_the_project_is_told(
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "heldout.jsonl"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
-    assert "cases/heldout.jsonl: is outside" in told(cases.run("oracle"))
+    assert "cases/heldout.jsonl: is outside" in output_of(cases.run("oracle"))
 
 
 def test_the_same_case_under_another_id_is_told(cases: CaseProject) -> None:
@@ -179,7 +180,7 @@ def test_the_same_case_under_another_id_is_told(cases: CaseProject) -> None:
     record = json.loads(format_case_line(CASES["heldout"][0]))
     path.write_text(json.dumps({**record, "id": "another"}) + "\n")
     expected = "case 'another' of cases/pressure.jsonl is also in cases/heldout.jsonl"
-    assert expected in told(cases.run("oracle"))
+    assert expected in output_of(cases.run("oracle"))
 
 
 def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: CaseProject) -> None:
@@ -188,7 +189,7 @@ def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: Cas
     path = cases.desk.write(
         "cases/discovery.jsonl", "".join(map(format_case_line, generate("d", 3, Content.HELDOUT)))
     )
-    refused = told(cases.run("oracle"))
+    refused = output_of(cases.run("oracle"))
     assert "splits 'heldout' and 'discovery' both contain cases of heldout content" in refused
     path.write_text("".join(map(format_case_line, generate("d", 3, Content.TRAIN))))
     cases.lock()
@@ -201,7 +202,7 @@ def test_a_file_named_like_a_split_of_the_benchmark_hides_none(cases: CaseProjec
     cases.suite(suite + 'synthetic = { cases = "base" }\n')
     cases.lock()
     listed = cases.run("nop", "--collect-only", "-q")
-    assert "120 tests collected" in told(listed)
+    assert "120 tests collected" in output_of(listed)
 
 
 def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:
@@ -223,7 +224,7 @@ def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:
     own["id"] = "close"
     cases.desk.write("cases/desk.jsonl", json.dumps(own) + "\n")
     clash = cases.desk.run("--t2e-suite=desk", "--t2e-gate=off")
-    assert "case 'close' of cases/desk.jsonl is also in desk; a task belongs to one split" in told(clash)
+    assert "case 'close' of cases/desk.jsonl is also in desk; a task belongs to one split" in output_of(clash)
 
 
 def test_the_committed_suite_is_locked_and_its_contents_are_apart() -> None:

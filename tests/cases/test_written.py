@@ -28,7 +28,7 @@ def written(tmp_path: Path, text: str, name: str = "tasks.yaml") -> list[Written
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message_text"),
     [
         ("", r"tasks\.yaml: expected a list of tasks, got nothing"),
         ("[]", r"tasks\.yaml: holds no task; write one"),
@@ -77,8 +77,8 @@ def written(tmp_path: Path, text: str, name: str = "tasks.yaml") -> list[Written
         ("- 5\n", r"task 1: the task: Input should be a valid dictionary"),
     ],
 )
-def test_a_mistake_is_one_line_with_file_and_task(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(CaseError, match=told) as error:
+def test_a_mistake_is_one_line_with_file_and_task(tmp_path: Path, text: str, message_text: str) -> None:
+    with pytest.raises(CaseError, match=message_text) as error:
         written(tmp_path, text)
     assert "\n" not in str(error.value)
     assert "tasks.yaml" in str(error.value)
@@ -205,7 +205,7 @@ def test_a_history_in_openais_format_becomes_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("history", "told"),
+    ("history", "message_text"),
     [
         ([{"role": "system", "content": "x"}], "message 1: has role 'system'; remove it"),
         ([{"role": "robot", "content": "x"}], "message 1: role 'robot' is not user, assistant or tool"),
@@ -222,9 +222,9 @@ def test_a_history_in_openais_format_becomes_messages() -> None:
         ),
     ],
 )
-def test_a_wrong_history_is_one_line(tmp_path: Path, history: list[Any], told: str) -> None:
+def test_a_wrong_history_is_one_line(tmp_path: Path, history: list[Any], message_text: str) -> None:
     record = {"id": "t", "user": {"goal": "g"}, "expect": {"data": {}}, "history": history}
-    with pytest.raises(CaseError, match=told) as error:
+    with pytest.raises(CaseError, match=message_text) as error:
         written(tmp_path, json.dumps(record) + "\n", "tasks.jsonl")
     assert "\n" not in str(error.value)
 
@@ -259,7 +259,7 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message_text"),
     [
         ({"expect": {"calls": ["cancel_bookin"]}}, "calls: the agent has no tool 'cancel_bookin'; did you mean 'cancel"),
         ({"expect": {"not_calls": ["refnd"]}}, "not_calls: the agent has no tool 'refnd'; did you mean 'refund'?"),
@@ -298,9 +298,9 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         ({"expect": {"says": ["help"]}}, "an agent that does nothing passes; expect something that only"),
     ],
 )  # fmt: skip
-def test_tasks_that_cannot_be_right_are_not_admitted(fields: dict[str, Any], told: str) -> None:
+def test_tasks_that_cannot_be_right_are_not_admitted(fields: dict[str, Any], message_text: str) -> None:
     found = problems(**fields)
-    assert any(text.startswith(told) for text in found), found
+    assert any(text.startswith(message_text) for text in found), found
     assert all("\n" not in text for text in found)
 
 

@@ -126,11 +126,11 @@ def test_a_token_that_may_not_write_is_told(
     assert main(["comment", file, "--pr", "7"]) == 2
     assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
     printed = capsys.readouterr()
-    refused, told = printed.err.splitlines()
+    refused, message = printed.err.splitlines()
     assert refused.startswith("trace2evolve: POST /repos/acme/agents/issues/7/comments failed: gh: ")
     assert refused.endswith(f" (HTTP {status})")
-    assert told.startswith("trace2evolve: no comment: POST /repos/")
-    assert told.endswith("; see the job's summary instead")
+    assert message.startswith("trace2evolve: no comment: POST /repos/")
+    assert message.endswith("; see the job's summary instead")
     assert printed.out == ""
     assert len([one for one in github.requests if one[0] == "POST"]) == 2
 

@@ -57,10 +57,10 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
 def test_lint_names_damage_until_a_repair_accepts_it(damaged: DeskProject, command: Command) -> None:
     done = command("check")
     assert done.returncode == 1
-    told = [line for line in done.stdout.splitlines() if line.startswith("ledger")]
-    assert len(told) == 1
-    assert "was deleted" in told[0]
-    assert "trace2evolve ledger repair" in told[0]
+    message = [line for line in done.stdout.splitlines() if line.startswith("ledger")]
+    assert len(message) == 1
+    assert "was deleted" in message[0]
+    assert "trace2evolve ledger repair" in message[0]
     command("ledger", "repair", "--yes")
     assert "ledger" not in command("check").stdout
 

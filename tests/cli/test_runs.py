@@ -108,7 +108,7 @@ def test_failed_tasks_without_a_project(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "show run: no task is named; name one, or list the failed tasks with --failed"),
         (("a", "--failed"), "--failed cannot be combined with TASK, --trial or --full; leave these out"),
@@ -122,10 +122,10 @@ def test_failed_tasks_without_a_project(
         ),
     ],
 )
-def test_show_takes_a_task_or_failed(command: Command, words: tuple[str, ...], told: str) -> None:
+def test_show_takes_a_task_or_failed(command: Command, words: tuple[str, ...], message: str) -> None:
     done = command("show", "run", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"trace2evolve: {told}")
+    assert done.stderr.startswith(f"trace2evolve: {message}")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -134,8 +134,8 @@ def test_an_unknown_task_names_the_three_nearest(project: DeskProject, command: 
     run = project.runs[-1].name
     done = command("show", run, "clse")
     assert done.returncode == 2
-    told, _, names = done.stderr.rstrip("\n").partition("; nearest are ")
-    assert told == f"trace2evolve: {run} holds no simulation of task 'clse'"
+    message, _, names = done.stderr.rstrip("\n").partition("; nearest are ")
+    assert message == f"trace2evolve: {run} holds no simulation of task 'clse'"
     assert names.split(", ")[0] == "close"
     assert len(names.split(", ")) == 3
     assert len(command("show", run, "x" * 500).stderr.split("; nearest are ")[1].split(", ")) == 3

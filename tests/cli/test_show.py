@@ -228,7 +228,7 @@ def test_a_run_is_its_own_projects_wherever_the_reader_stands(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nowhere", "close"), "'nowhere' is neither a path nor a run in "),
         (("2", "close"), "run '2' matches several runs: "),
@@ -238,12 +238,16 @@ def test_a_run_is_its_own_projects_wherever_the_reader_stands(
     ],
 )
 def test_what_is_not_there_is_one_line(
-    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+    run: Path,
+    project: DeskProject,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
     project.run("--candidate=v0", "--t2e-gate=off")
     status, lines, error = shown(capsys, *(run.name if one == "RUN" else one for one in arguments))
     assert (status, lines) == (2, [])
-    assert told.replace("RUN", run.name) in error
+    assert message.replace("RUN", run.name) in error
     assert len(error.splitlines()) == 1
     assert looks(project.root) == []
 

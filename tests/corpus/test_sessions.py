@@ -26,8 +26,8 @@ def refusal(project: DeskProject, *arguments: str) -> str:
     run = project.pytester.runpytest_inprocess if asked else project.run
     result = run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = "\n".join(result.errlines)
-    assert "Traceback" not in told
+    message = "\n".join(result.errlines)
+    assert "Traceback" not in message
     assert "INTERNALERROR" not in result.stdout.str()
     errors = [line for line in result.errlines if line.startswith("ERROR: ")]
     assert len(errors) == 1
@@ -53,10 +53,12 @@ def test_a_number_that_nothing_can_count_is_a_usage_error(
 ) -> None:
     result = project.run(f"{option}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = [line for line in result.errlines if option.removeprefix("-o") in line and "error" in line.lower()]
-    assert len(told) == 1
-    assert "largest possible value" in told[0] or "is not a whole number" in told[0]
-    assert len(told[0]) < 2_000
+    message = [
+        line for line in result.errlines if option.removeprefix("-o") in line and "error" in line.lower()
+    ]
+    assert len(message) == 1
+    assert "largest possible value" in message[0] or "is not a whole number" in message[0]
+    assert len(message[0]) < 2_000
 
 
 def test_more_threads_than_a_process_can_have_are_a_usage_error(project: DeskProject) -> None:

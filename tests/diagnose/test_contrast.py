@@ -157,7 +157,7 @@ def test_the_selected_stand_first_then_by_delta() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
         (lambda labels: labels[1:], "no label 'skill' of trace 't0'"),
         (lambda labels: [*labels, labels[0]], "2 labels 'skill' of trace 't0'"),
@@ -171,7 +171,7 @@ def test_the_selected_stand_first_then_by_delta() -> None:
         ),
     ],
 )
-def test_labels_that_do_not_partition_the_traces_are_refused_by_name(spoil: object, told: str) -> None:
+def test_labels_that_do_not_partition_the_traces_are_refused_by_name(spoil: object, expected: str) -> None:
     assert callable(spoil)
     rows = [*failed((L, 1), (P, 1)), *passed((P, 2))]
     whole = run(rows, 7)
@@ -179,7 +179,7 @@ def test_labels_that_do_not_partition_the_traces_are_refused_by_name(spoil: obje
     with pytest.raises(LabelError) as caught:
         assess_capabilities([SKILL], [whole.model_copy(update={"run": 6}), broken], outcomes(rows))
     assert str(caught.value) == (
-        f"run 7 of the labeller: {told}; a run needs exactly one label per capability and trace, "
+        f"run 7 of the labeller: {expected}; a run needs exactly one label per capability and trace, "
         "so this run cannot be used"
     )
 

@@ -55,10 +55,10 @@ def judge(labels: Labels, proposals: str = "") -> Callable[[ChatRequest], Reply]
 def by_reading(text: str) -> list[dict[str, Any]]:
     """The truth: whether a read of the order stands before the first write."""
     lines = text.splitlines()
-    told = "get_order_details(" in text
+    expected = "get_order_details(" in text
     place = next(number for number, line in enumerate(lines) if "assistant: " in line and "_order" in line)
     message = int(lines[place][1 : lines[place].index("]")])
-    presence = "present" if told else "lacking"
+    presence = "present" if expected else "lacking"
     return [
         {"capability": "reading_first", "presence": presence, "message": message, "reason": "read or not"}
     ]
@@ -73,8 +73,8 @@ def asked(
             *(f"-ot2e_judge_base_url={server.base_url}", "--json", *more),
         ]
     )
-    told = capsys.readouterr()
-    return status, json.loads(told.out) if told.out else None, told.err
+    expected = capsys.readouterr()
+    return status, json.loads(expected.out) if expected.out else None, expected.err
 
 
 def test_a_judge_finds_what_tells_failures_from_successes(
@@ -166,13 +166,13 @@ def test_answers_are_kept_in_a_project_and_not_asked_for_twice(
     (run.parent / "suites").mkdir()
     (run.parent / "prices.toml").write_text("[wise]\ninput = 1.0\noutput = 2.0\n")
     with ChatServer(judge(by_reading)) as server:
-        _, first, told = asked(capsys, run, server, "--repeats", "2")
+        _, first, expected = asked(capsys, run, server, "--repeats", "2")
         served = server.count.served
         _, second, again = asked(capsys, run, server, "--repeats", "2")
         assert (served, server.count.served) == (44, 44)
         assert first == second
-    assert "tokens, about $" in told
-    assert "asked 44 times" in told
+    assert "tokens, about $" in expected
+    assert "asked 44 times" in expected
     assert "asked 0 times" in again
 
 

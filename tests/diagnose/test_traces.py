@@ -174,7 +174,7 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such path, and no project here to search for runs; give --root"),
         (
@@ -189,13 +189,13 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
     ],
 )
 def test_bad_input_is_one_line(
-    run: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert capabilities(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     [line] = captured.err.splitlines()
-    assert line.startswith(f"trace2evolve: {told}")
+    assert line.startswith(f"trace2evolve: {message}")
 
 
 def test_a_judge_needs_a_key(

@@ -56,9 +56,9 @@ def test_an_installed_package_has_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["lib", "src"])
 def test_an_installation_without_one_is_told(tmp_path: Path, folder: str) -> None:
     package = tmp_path / folder / "pytest_trace2evolve"
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as message:
         shipped.template_folder(package)
-    assert str(told.value) == (
+    assert str(message.value) == (
         f"{package}/template: is missing from this installation; reinstall pytest-trace2evolve from its wheel"
     )
 
@@ -67,9 +67,9 @@ def test_the_embedded_model_is_used_where_it_lies(tmp_path: Path) -> None:
     model = tmp_path / "template" / "adapters" / "pocket"
     model.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
-        with pytest.raises(ConfigError) as told:
+        with pytest.raises(ConfigError) as message:
             shipped.embedded_model(tmp_path)
-        assert str(told.value) == (
+        assert str(message.value) == (
             f"{model}: not an embedded model, because {name} is missing; "
             "reinstall pytest-trace2evolve from its wheel, or name a different model"
         )
@@ -109,8 +109,8 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
     program = "from pytest_trace2evolve.utils import resources; print(resources.template_folder())"
     where = run("-c", program, folder=tmp_path)
     assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
-    told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
-    assert "next: cd project && pytest --candidate v7" in told
+    message = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
+    assert "next: cd project && pytest --candidate v7" in message
     # The oracle, and the frozen cases alone: whether a model is good is not the question here.
     run(
         *("-m", "pytest", "--candidate", "v6", "--t2e-agent", "oracle", "--t2e-suite", "support"),

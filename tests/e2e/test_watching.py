@@ -27,10 +27,10 @@ class Followed(ProgressDisplay):
     server: ChatServer | None = None
 
     def show(self, progress: Progress) -> bool:
-        told = super().show(progress)
-        if told and Followed.server is not None:
+        output_of = super().show(progress)
+        if output_of and Followed.server is not None:
             Followed.server.release(6)
-        return told
+        return output_of
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "ProgressDisplay", partial(Followed, interval=0.1))
 
 
-def told(result: pytest.RunResult) -> list[str]:
+def output_of(result: pytest.RunResult) -> list[str]:
     """The plain lines of progress."""
     return [line for line in result.outlines if re.match(r"trace2evolve: \d+ of \d+ done", line)]
 
@@ -57,7 +57,7 @@ def told(result: pytest.RunResult) -> list[str]:
 def test_a_session_tells_how_far_it_is(project: DeskProject, followed: ChatServer) -> None:
     live(project, followed, "--t2e-save-baseline=v0", "--t2e-gate=off")
     result = live(project, followed, "--candidate=v1", "--t2e-concurrency=2", "--t2e-trials=2")
-    lines = told(result)
+    lines = output_of(result)
     assert len(lines) > 5
     assert all(re.match(r"trace2evolve: \d+ of 14 done", line) for line in lines)
     assert any("2 running" in line and "waiting" in line for line in lines)
@@ -73,18 +73,18 @@ def test_a_session_tells_how_far_it_is(project: DeskProject, followed: ChatServe
 def test_only_what_was_selected_is_counted(project: DeskProject, followed: ChatServer) -> None:
     result = live(project, followed, "-m", "heldout")
     result.stdout.fnmatch_lines(["trace2evolve: 7 simulations to make (before -m)"])
-    assert told(result)
-    assert all(" of 4 done" in line for line in told(result))
+    assert output_of(result)
+    assert all(" of 4 done" in line for line in output_of(result))
 
 
 @pytest.mark.parametrize("arguments", [["-q"], ["--collect-only"]])
 def test_quiet_sessions_tell_nothing(project: DeskProject, arguments: list[str]) -> None:
     with ChatServer(SOLVED, latency=0.1) as server:
-        assert told(live(project, server, *arguments)) == []
+        assert output_of(live(project, server, *arguments)) == []
 
 
 def test_agents_that_are_no_models_are_not_watched(project: DeskProject) -> None:
-    assert told(project.run("--t2e-trials=20")) == []
+    assert output_of(project.run("--t2e-trials=20")) == []
 
 
 def test_the_reward_is_compared_over_the_same_tasks_or_not_at_all() -> None:

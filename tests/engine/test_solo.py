@@ -137,8 +137,8 @@ def test_the_first_message_is_no_step(desk: World, steps: int, turns: int) -> No
 
 
 def test_a_history_of_tool_calls_is_continued(desk: World) -> None:
-    told = Message(role="tool", id="c", content="Restarted", requestor="assistant")
-    history = [one.model_dump(mode="json") for one in (calls("restart_phone"), told)]
+    expected = Message(role="tool", id="c", content="Restarted", requestor="assistant")
+    history = [one.model_dump(mode="json") for one in (calls("restart_phone"), expected)]
     task = Task.model_validate({"id": "t", "ticket": "x", "initial_state": {"message_history": history}})
     agent = Lines(calls("check_phone"), says("###STOP###"))
     run = alone(task, desk, agent)
@@ -236,7 +236,7 @@ def test_the_lock_of_a_solo_suite_holds_its_policy_and_tickets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "expected"),
     [
         ({}, "has no ticket for the agent to work on"),
         ({"ticket": ""}, "has no ticket for the agent to work on"),
@@ -251,7 +251,7 @@ def test_the_lock_of_a_solo_suite_holds_its_policy_and_tickets() -> None:
         ),
     ],
 )
-def test_a_task_that_no_solo_agent_could_take_is_refused(task: dict[str, Any], told: str) -> None:
+def test_a_task_that_no_solo_agent_could_take_is_refused(task: dict[str, Any], expected: str) -> None:
     class One(FakeWorld):
         def tasks(self) -> Mapping[str, Task]:
             return {"close": Task.model_validate({"id": "close", **task})}
@@ -259,7 +259,7 @@ def test_a_task_that_no_solo_agent_could_take_is_refused(task: dict[str, Any], t
     with pytest.raises(SuiteError) as caught:
         suite().resolve(One(), PATH)
     assert str(caught.value) == (
-        f"{PATH}: 'solo' is set, but task 'close' of split 'heldout' {told}; "
+        f"{PATH}: 'solo' is set, but task 'close' of split 'heldout' {expected}; "
         "remove it from the split or remove 'solo'"
     )
     assert suite(solo=False).resolve(One(), PATH) == {"heldout": ["close"]}
@@ -269,8 +269,8 @@ def test_a_domain_without_solo_mode_is_refused(worlds: Worlds) -> None:
     retail = worlds.open("inspect_evals", "retail")
     with pytest.raises(SuiteError) as caught:
         suite("0").resolve(retail, PATH)
-    told = f"{PATH}: 'solo' is set, but domain 'retail' has no solo mode; remove 'solo'"
-    assert str(caught.value) == told
+    expected = f"{PATH}: 'solo' is set, but domain 'retail' has no solo mode; remove 'solo'"
+    assert str(caught.value) == expected
 
 
 def test_sides_that_share_a_tools_name_have_no_solo_mode() -> None:
@@ -304,8 +304,8 @@ def test_solo_and_conversational_runs_are_not_compared_and_a_dummys_model_does_n
     assert list(provenance_differences(recorded, origin(DUMMY_USER, max_steps=200))) == [
         "max steps 100 and 200"
     ]
-    told = list(provenance_differences(origin("user_simulator", "gpt-4.1"), live))
-    assert told == ["user implementation 'user_simulator' and 'dummy_user'"]
+    expected = list(provenance_differences(origin("user_simulator", "gpt-4.1"), live))
+    assert expected == ["user implementation 'user_simulator' and 'dummy_user'"]
 
 
 def test_a_mode_says_what_it_is() -> None:

@@ -151,10 +151,10 @@ def _outdated(stored: Mapping[str, Any], now: Golden) -> list[str]:
     """Environments of which the file holds another version or other scenarios than are made now."""
     found = []
     for name in {**now, **stored}:
-        told = [None if side is None else side["version"] for side in (stored.get(name), now.get(name))]
-        if told[0] != told[1]:
+        expected = [None if side is None else side["version"] for side in (stored.get(name), now.get(name))]
+        if expected[0] != expected[1]:
             found.append(
-                f"{name}: {FILE.name} has version {told[0]}, the code has {told[1]}; run '{COMMAND}'"
+                f"{name}: {FILE.name} has version {expected[0]}, the code has {expected[1]}; run '{COMMAND}'"
             )
         elif stored[name]["scenarios"].keys() != now[name]["scenarios"].keys():
             found.append(f"{name}: {FILE.name} lists other scenarios than golden.py; run '{COMMAND}'")

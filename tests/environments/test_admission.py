@@ -131,7 +131,7 @@ class Moody(PreconditionVerification):
 
 
 @pytest.mark.parametrize(
-    ("kind", "check", "told"),
+    ("kind", "check", "expected"),
     [
         (Moody, "same trace, same grade", "a different grade the second time"),
         (Generous, "unpaid: shortcut", "the reward is 1"),
@@ -144,14 +144,14 @@ class Moody(PreconditionVerification):
     ],
 )
 def test_each_cheat_is_found(
-    kind: type[SupportGenerator], check: str, told: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[SupportGenerator], check: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", 0)
     found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=4, difficulty=1)
     assert not found.passed
     [line] = [line for line in found.checks if line.check == check]
     assert not line.passed
-    assert told in line.detail
+    assert expected in line.detail
 
 
 def test_luck_is_judged_at_each_difficulty() -> None:
@@ -175,9 +175,9 @@ def test_half_of_the_conditions_are_not_met() -> None:
     generator = ENVIRONMENTS.generator("conditional_detail_retrieval", 1)
     tasks = [generator.scenario(seed) for seed in range(60)]
     met = [one for one in tasks if any(is_write(action.name) for action in one.actions)]
-    told = [one for one in tasks if one.evaluation_criteria and one.evaluation_criteria.communicate_info]
+    expected = [one for one in tasks if one.evaluation_criteria and one.evaluation_criteria.communicate_info]
     assert len(met) > 5
-    assert 60 - len(met) - len(told) > 5
+    assert 60 - len(met) - len(expected) > 5
 
 
 def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
@@ -239,7 +239,7 @@ def test_the_command_reports_every_check_and_what_is_searched_for(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (
             ["check", "precondition"],
@@ -254,9 +254,9 @@ def test_the_command_reports_every_check_and_what_is_searched_for(
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["--root", str(ROOT), "environment", *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert expected in error
     assert error.count("\n") == 1

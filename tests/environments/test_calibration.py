@@ -64,7 +64,7 @@ def test_a_group_of_one_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told", "way"),
+    ("groups", "message", "way"),
     [
         ([[0.0, 1.0], [0.0, 0.5]], (), None),
         ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, target 0.2 to 0.6", "50% of the groups all at 0"), -1),
@@ -73,12 +73,12 @@ def test_a_group_of_one_says_nothing() -> None:
     ],
 )
 def test_what_lies_outside_is_told_and_which_way_to_go(
-    groups: list[list[float]], told: tuple[str, ...], way: int | None
+    groups: list[list[float]], message: tuple[str, ...], way: int | None
 ) -> None:
     found = compute_figures(groups)
     phrases = missed_targets(found)
-    assert bool(phrases) is bool(told)
-    for phrase in told:
+    assert bool(phrases) is bool(message)
+    for phrase in message:
         assert any(phrase in one for one in phrases)
     if way is not None:
         assert difficulty_step(found) == way
@@ -156,9 +156,9 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, server = served(reader(), tmp_path)
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 1
-    assert "mean reward 0.10, target 0.2 to 0.6" in told
+    assert "mean reward 0.10, target 0.2 to 0.6" in message
     assert {one["temperature"] for one in server.requests} == {1.0}
     assert len({one["seed"] for one in server.requests}) == 16, "every rollout has a seed of its own"
     served(reader(), tmp_path, "--difficulty", "3")

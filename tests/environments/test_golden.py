@@ -47,8 +47,8 @@ def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
     stored = copy.deepcopy(made)
     stored[CAPABILITY]["scenarios"][FIRST]["task"] = "other"
     count = len(made[CAPABILITY]["scenarios"])
-    [told] = golden.problems(stored, made)
-    assert told == (
+    [expected] = golden.problems(stored, made)
+    assert expected == (
         f"{CAPABILITY}: 1 of {count} golden scenarios changed, first '{FIRST}'; raise "
         "PreconditionVerification.version in pytest_trace2evolve.environments.generators.precondition "
         "and run 'python -m tests.environments.golden', or undo the change"
@@ -100,9 +100,9 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
 
     changed = {"make_draft": grown, "grade_trajectory": shifted, "is_decided": late, "shortcut": longer}[part]
     monkeypatch.setattr(PreconditionVerification, part, changed)
-    [told] = golden.problems({CAPABILITY: made[CAPABILITY]}, golden.golden([CAPABILITY]))
-    assert told.startswith(f"{CAPABILITY}: ")
-    assert "raise PreconditionVerification.version in" in told
+    [expected] = golden.problems({CAPABILITY: made[CAPABILITY]}, golden.golden([CAPABILITY]))
+    assert expected.startswith(f"{CAPABILITY}: ")
+    assert "raise PreconditionVerification.version in" in expected
 
 
 def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: golden.Golden) -> None:

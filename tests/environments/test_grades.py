@@ -156,9 +156,9 @@ def address_with(right: Callable[[int], int]) -> Way:
         wanted = change(task)
         assert wanted is not None
         own = order_of(task, wanted)["address"]
-        told = task.user_scenario["script"]["turns"][0]["says"]
+        expected = task.user_scenario["script"]["turns"][0]["says"]
         parts = [part for part, value in own.items() if wanted.arguments[part] != value]
-        counted = [part for part in parts if part != "address1" or wanted.arguments[part] not in told]
+        counted = [part for part in parts if part != "address1" or wanted.arguments[part] not in expected]
         if len(counted) < 4:
             return None
         return changed(**{part: own[part] for part in counted[right(len(counted)) :]})(task)

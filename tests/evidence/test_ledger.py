@@ -70,7 +70,7 @@ def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda text: text.replace("promote", "discard"), "was edited or renamed: its content is that of "),
         (
@@ -89,12 +89,12 @@ def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Pat
     ],
 )
 def test_an_edited_entry_is_named(
-    folder: Path, three: list[DatedEntry], change: Callable[[str], str], told: str
+    folder: Path, three: list[DatedEntry], change: Callable[[str], str], message: str
 ) -> None:
     path = folder / f"{three[1].name}.json"
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     (line,) = problems(folder)
-    assert line.startswith(f"ledger/{path.name}: {told}")
+    assert line.startswith(f"ledger/{path.name}: {message}")
     assert "\n" not in line
 
 
@@ -126,8 +126,8 @@ def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEnt
     roots = f"root {root.name}, but this project's root is {ROOT.name}; remove it"
     assert problems(folder) == [f"ledger/{foreign.name}.json: belongs to the ledger of {roots}"]
     write(folder, root)
-    told = f"is the root of a different ledger, but this project's root is {ROOT.name}; remove it"
-    assert f"ledger/{root.name}.json: {told}" in problems(folder)
+    message = f"is the root of a different ledger, but this project's root is {ROOT.name}; remove it"
+    assert f"ledger/{root.name}.json: {message}" in problems(folder)
     assert foreign not in Ledger(folder).read().entries_by_time
 
 

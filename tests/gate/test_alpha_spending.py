@@ -219,16 +219,18 @@ def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decis
     look = spending_of([judged(decision=recorded)], claim("v1"))
     verdict = combine_with_ledger(fresh(now), look)
     assert verdict.decision is min(recorded, now, key=lambda one: one.rank)
-    told = f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
-    assert verdict.reason.startswith(f"{told} counts")
+    message = (
+        f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
+    )
+    assert verdict.reason.startswith(f"{message} counts")
 
 
 def test_a_continued_test_says_what_it_continues() -> None:
     look = spending_of([judged(decision=OPEN, look=2)], claim("v1", trials=8))
     verdict = combine_with_ledger(fresh(Decision.PROMOTE), look, "a reason")
     assert verdict.decision is Decision.PROMOTE
-    told = "continues test 2: INCONCLUSIVE on 2026-11-20, with 4 trials a task"
-    assert verdict.reason == f"a reason; {told}"
+    message = "continues test 2: INCONCLUSIVE on 2026-11-20, with 4 trials a task"
+    assert verdict.reason == f"a reason; {message}"
 
 
 def drawn(mean: float, rows: int, seed: int) -> Comparisons:

@@ -25,7 +25,7 @@ class Made:
         return f"{suite}::{split}" in self.places
 
 
-def told(entries: list[DatedEntry], *lineage: Made) -> str:
+def output_of(entries: list[DatedEntry], *lineage: Made) -> str:
     """The reason; empty where the evidence is clean."""
     label, reason = label_of(lineage, SPLIT, entries)
     assert (label is Label.CLEAN) is not bool(reason)
@@ -34,8 +34,8 @@ def told(entries: list[DatedEntry], *lineage: Made) -> str:
 
 
 def test_without_a_look_anything_is_clean() -> None:
-    assert told([], Made(), Made("v0")) == ""
-    assert told([judged()], Made()) == ""
+    assert output_of([], Made(), Made("v0")) == ""
+    assert output_of([judged()], Made()) == ""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_without_a_look_anything_is_clean() -> None:
     ],
 )
 def test_a_candidate_must_have_been_frozen_the_day_before_the_look(frozen: date | None, reason: str) -> None:
-    assert told([seen()], Made(frozen_at=frozen)) == reason
+    assert output_of([seen()], Made(frozen_at=frozen)) == reason
 
 
 @pytest.mark.parametrize(
@@ -62,32 +62,33 @@ def test_a_candidate_must_have_been_frozen_the_day_before_the_look(frozen: date 
     ],
 )
 def test_the_day_of_a_look_is_the_earlier_of_both_calendars(moment: datetime, day: date, clean: bool) -> None:
-    assert (told([seen(moment, day=day)], Made(frozen_at=date(2026, 11, 20))) == "") is clean
+    assert (output_of([seen(moment, day=day)], Made(frozen_at=date(2026, 11, 20))) == "") is clean
 
 
 def test_an_ancestor_that_is_not_frozen_counts_too() -> None:
     frozen = Made("v2", date(2026, 11, 1), "text of v2")
-    assert told([seen()], frozen, Made()) == LOOKED + "v1 is not frozen: it has no frozen_at"
-    assert told([seen()], frozen, Made(frozen_at=date(2026, 11, 1))) == ""
+    assert output_of([seen()], frozen, Made()) == LOOKED + "v1 is not frozen: it has no frozen_at"
+    assert output_of([seen()], frozen, Made(frozen_at=date(2026, 11, 1))) == ""
 
 
 def test_the_front_matter_says_who_was_informed() -> None:
     parent = Made("v0", date(2026, 11, 1), places=frozenset({"desk::heldout"}))
-    assert told([], Made("v1"), parent) == "candidate v0 was informed by desk::heldout"
+    assert output_of([], Made("v1"), parent) == "candidate v0 was informed by desk::heldout"
     other = Made("v0", date(2026, 11, 1), places=frozenset({"desk::development"}))
-    assert told([], Made("v1"), other) == ""
+    assert output_of([], Made("v1"), other) == ""
 
 
 def test_a_candidate_that_was_judged_with_another_text_is_a_new_one() -> None:
     frozen = Made(frozen_at=date(2026, 11, 1))
     edited = LOOKED + "v1 was changed after it had been judged: give it a new id"
-    assert told([seen(), judged(text="another")], frozen) == edited
-    assert told([seen(), judged(text="another", goal=Goal.HOLD)], frozen) == edited
+    assert output_of([seen(), judged(text="another")], frozen) == edited
+    assert output_of([seen(), judged(text="another", goal=Goal.HOLD)], frozen) == edited
     assert (
-        told([seen(), judged(name="v9", ancestors=(ContentVersion(id="v1", digest="x"),))], frozen) == edited
+        output_of([seen(), judged(name="v9", ancestors=(ContentVersion(id="v1", digest="x"),))], frozen)
+        == edited
     )
-    assert told([seen(), judged()], frozen) == ""
-    assert told([judged(text="another")], frozen) == "", "nobody looked: there was nothing to learn"
+    assert output_of([seen(), judged()], frozen) == ""
+    assert output_of([judged(text="another")], frozen) == "", "nobody looked: there was nothing to learn"
 
 
 @pytest.mark.parametrize(
@@ -102,4 +103,4 @@ def test_a_candidate_that_was_judged_with_another_text_is_a_new_one() -> None:
     ],
 )
 def test_a_look_counts_for_its_split_and_for_its_task(look: dict[str, str], clean: bool) -> None:
-    assert (told([seen(**look)], Made()) == "") is clean
+    assert (output_of([seen(**look)], Made()) == "") is clean

@@ -39,7 +39,7 @@ def origin(**changed: Any) -> Provenance:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"domain": "airline"}, "domain 'retail' and 'airline'"),
         ({"provider": "tau2"}, "provider 'inspect_evals' and 'tau2'"),
@@ -62,8 +62,8 @@ def origin(**changed: Any) -> Provenance:
         ),
     ],
 )
-def test_every_difference_is_named_with_both_values(changed: dict[str, Any], told: str) -> None:
-    assert list(provenance_differences(origin(), origin(**changed))) == [told]
+def test_every_difference_is_named_with_both_values(changed: dict[str, Any], message: str) -> None:
+    assert list(provenance_differences(origin(), origin(**changed))) == [message]
 
 
 @pytest.mark.parametrize("part", ["policy", "tools", "data"])
@@ -74,15 +74,17 @@ def test_of_two_locks_the_part_that_differs_is_named(part: str) -> None:
 
 def test_of_two_locks_the_tasks_that_differ_are_named() -> None:
     old, new = {"1": "a", "2": "b", "3": "c"}, {"1": "a", "2": "x", "9": "c"}
-    told = list(provenance_differences(origin(), origin(lock="l2"), baseline_tasks=old, candidate_tasks=new))
-    assert told == ["content of task '2' 'b' and 'x'"]
+    message = list(
+        provenance_differences(origin(), origin(lock="l2"), baseline_tasks=old, candidate_tasks=new)
+    )
+    assert message == ["content of task '2' 'b' and 'x'"]
     many = {str(number): "x" for number in range(12)}
-    told = list(
+    message = list(
         provenance_differences(
             origin(), origin(lock="l2"), baseline_tasks=dict.fromkeys(many, "a"), candidate_tasks=many
         )
     )
-    assert told == [
+    assert message == [
         "content of task '0' 'a' and 'x'",
         "content of task '1' 'a' and 'x'",
         "content of task '2' 'a' and 'x'",
@@ -91,8 +93,8 @@ def test_of_two_locks_the_tasks_that_differ_are_named() -> None:
 
 
 def test_two_locks_whose_parts_agree_differ_in_tasks_or_settings() -> None:
-    (told,) = provenance_differences(origin(), origin(lock="l2"))
-    assert told == (
+    (message,) = provenance_differences(origin(), origin(lock="l2"))
+    assert message == (
         "lock 'l1' and 'l2' (policy, tools, data and common tasks agree: "
         "tasks were added or removed, or the suite has different settings)"
     )
@@ -187,8 +189,8 @@ def test_code_that_is_identified_on_one_side_alone_has_changed(
 
 def test_code_that_cannot_be_identified_is_not_merged() -> None:
     held = Evidence(provenance=origin(world=UNKNOWN), simulations=())
-    told = "code of the world cannot be identified (its source is gone)"
-    assert told in list(merge_obstacles(held, origin(world=UNKNOWN), {}))
+    message = "code of the world cannot be identified (its source is gone)"
+    assert message in list(merge_obstacles(held, origin(world=UNKNOWN), {}))
     assert not list(
         merge_obstacles(Evidence(provenance=origin(world=KNOWN), simulations=()), origin(world=KNOWN), {})
     )

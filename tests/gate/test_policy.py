@@ -51,7 +51,7 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("alfa = 0.1\n", "unknown key 'alfa'; did you mean 'alpha'?"),
         ("alpha = 0.7\n", "alpha: Input should be less than 0.5, not 0.7"),
@@ -78,10 +78,10 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
         ("alpha = \n", "not valid TOML: "),
     ],
 )
-def test_a_wrong_policy_is_one_line_that_names_file_place_and_value(text: str, told: str) -> None:
+def test_a_wrong_policy_is_one_line_that_names_file_place_and_value(text: str, message: str) -> None:
     with pytest.raises(PolicyError, match=r"^[^\n]*own\.toml: [^\n]*$") as error:
         policy_of(text)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_policy_may_not_take_a_built_in_name(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ class Wrong(Cheap):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (ValueError("two\nlines"), "check 'cheap' failed with ValueError: 'two'; fix the check"),
         (None, "check 'cheap' returned NoneType, expected CheckResult; fix the check"),
@@ -154,23 +154,23 @@ class Wrong(Cheap):
     ],
 )
 @pytest.mark.parametrize("base", ["calibrated", "strict"])
-def test_a_check_of_others_that_answers_wrongly_is_one_line(answer: Any, told: str, base: str) -> None:
+def test_a_check_of_others_that_answers_wrongly_is_one_line(answer: Any, message: str, base: str) -> None:
     text = f'base = "{base}"\n[checks.cheap]\n'
-    with pytest.raises(PolicyError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(PolicyError, match=f"^{re.escape(message)}$"):
         judged(side(1, 0), side(1, 0), policy=policy_of(text, Wrong(answer)))
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("action_match", "has the id of a built-in check; give it a different id"),
         ("dear", "has id 'cheap'; register it under its id"),
     ],
 )
 @pytest.mark.parametrize("base", ["calibrated", "strict"])
-def test_a_check_of_others_has_an_id_of_its_own(tmp_path: Path, name: str, told: str, base: str) -> None:
+def test_a_check_of_others_has_an_id_of_its_own(tmp_path: Path, name: str, message: str, base: str) -> None:
     (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.{name}]\n', encoding="utf-8")
-    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {told}$"):
+    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {message}$"):
         get_policy("own", tmp_path, {name: Cheap()})
 
 

@@ -226,7 +226,7 @@ def test_the_less_measured_side_counts(goal):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (side(None, *[0] * 10), side(0, *[1] * 10), "no_task_regressions"),
         (side(None, *[1] * 10), side(0.9, *[1] * 10),
@@ -240,13 +240,13 @@ def test_the_less_measured_side_counts(goal):
          "action_match_not_worse, write_action_match_not_worse, no_max_steps"),
     ],
 )  # fmt: skip
-def test_a_promotion_that_missing_simulations_could_overturn_is_withheld(old, new, told):
+def test_a_promotion_that_missing_simulations_could_overturn_is_withheld(old, new, message):
     verdict = strict(old, new, Goal.HOLD)
     assert not ids(verdict, FAIL)
     assert verdict.decision is Decision.INCONCLUSIVE
     worst_case = next(check for check in verdict.checks if check.id == "worst_case")
     assert worst_case.status is CheckStatus.UNDECIDED
-    assert worst_case.detail.endswith(f": {told}")
+    assert worst_case.detail.endswith(f": {message}")
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -42,8 +42,10 @@ class Knower:
     async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
         request = str(messages[-1]["content"])
         self.asked.append(request)
-        told = next((text for sign, text in self._wanted.items() if sign in request), "None of the others")
-        line = next(line for line in str(messages[0]["content"]).splitlines() if told in line)
+        expected = next(
+            (text for sign, text in self._wanted.items() if sign in request), "None of the others"
+        )
+        line = next(line for line in str(messages[0]["content"]).splitlines() if expected in line)
         return {line[0]: -0.1, "?": -3.0}
 
 

@@ -58,10 +58,10 @@ def test_the_confusion_is_told_with_an_interval_and_chance() -> None:
             "questions"
         ),
     ]
-    told = json.loads(routing_json(found, [ONE]))
-    assert told["accuracy"]["share"] == 0.75
-    assert told["confusion"]["counts"] == [[1, 1], [0, 2]]
-    assert told["silent"] == 0.5
+    message = json.loads(routing_json(found, [ONE]))
+    assert message["accuracy"]["share"] == 0.75
+    assert message["confusion"]["counts"] == [[1, 1], [0, 2]]
+    assert message["silent"] == 0.5
 
 
 def test_a_table_is_that_of_the_promoted_adapters_of_the_base(tmp_path: Path) -> None:
@@ -140,15 +140,15 @@ def test_a_generated_environment_of_the_project_is_known(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "load_module_offers", lambda root, worlds: {"parcel_tracing": own})
     assert main(["eval-router", "parcel_tracing", "-ot2e_openings=2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["table"] == ["parcel_tracing"]
-    assert told["confusion"]["labels"] == ["parcel_tracing", NO_CAPABILITY]
-    assert sum(map(sum, told["confusion"]["counts"])) == 4
+    message = json.loads(capsys.readouterr().out)
+    assert message["table"] == ["parcel_tracing"]
+    assert message["confusion"]["labels"] == ["parcel_tracing", NO_CAPABILITY]
+    assert sum(map(sum, message["confusion"]["counts"])) == 4
     assert closed == ["parcel_tracing"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             [],
@@ -164,10 +164,10 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["eval-router", *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1

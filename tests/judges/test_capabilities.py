@@ -83,8 +83,8 @@ def test_a_bad_entry_costs_no_other() -> None:
     found = read_labels(answer(("reading", "maybe", 2), ("asking", "present", 0)), "t", TRACE, SKILLS)
     assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
     good = {"name": "reading", "definition": "It reads.", "tasks": []}
-    told = json.dumps({"capabilities": [{**good, "name": "Not Snake"}, good]})
-    assert [one.name for one in read_proposals(told, ())] == ["reading"]
+    expected = json.dumps({"capabilities": [{**good, "name": "Not Snake"}, good]})
+    assert [one.name for one in read_proposals(expected, ())] == ["reading"]
 
 
 def test_a_known_name_stands_for_its_group() -> None:
@@ -94,14 +94,14 @@ def test_a_known_name_stands_for_its_group() -> None:
 
 
 def test_proposals_are_cut_and_unknown_tasks_dropped() -> None:
-    told = [
+    expected = [
         {"name": f"skill_{n}", "definition": f"Skill\n {n}.", "tasks": ["a", "z", "a"]} for n in range(12)
     ]
-    found = read_proposals(json.dumps({"capabilities": told}), {"a", "b"})
+    found = read_proposals(json.dumps({"capabilities": expected}), {"a", "b"})
     assert len(found) == 10
     assert found[0] == Capability(name="skill_0", description="Skill 0.", tasks=("a",))
     assert read_proposals("no JSON", {"a"}) == []
-    assert read_proposals(json.dumps({"capabilities": [{**told[0], "name": "Not Snake"}]}), {"a"}) == []
+    assert read_proposals(json.dumps({"capabilities": [{**expected[0], "name": "Not Snake"}]}), {"a"}) == []
 
 
 def test_proposals_of_one_thing_are_merged_and_the_other_names_kept() -> None:

@@ -101,11 +101,11 @@ def test_an_update_that_lacks_tasks_is_refused(project: DeskProject) -> None:
     project.baseline("v0")
     before = everything(project)
     result = save(project, "update", "-m", "heldout")
-    told = (
+    message = (
         "this run did not measure tasks free, idle, opened, which the baseline contains; run the whole "
         "suite, *"
     )
-    result.stdout.fnmatch_lines([f"note: baseline 'v0' of desk was not saved: {told}"])
+    result.stdout.fnmatch_lines([f"note: baseline 'v0' of desk was not saved: {message}"])
     assert everything(project) == before
 
 
@@ -213,11 +213,11 @@ def test_new_only_is_refused_where_the_world_changed(project: DeskProject) -> No
     assert parts is not None
     data = {**parts.model_dump(), "data": "1" * 32}
     project.older("v0", lock="0" * 32, lock_parts=data, max_errors=None)
-    told = f"data '{'1' * 32}' and '*'; max errors not recorded and 10"
-    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
+    message = f"data '{'1' * 32}' and '*'; max errors not recorded and 10"
+    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {message}"])
     project.older("v0", lock=None)
-    told = "lock not recorded and '*'"
-    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
+    message = "lock not recorded and '*'"
+    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {message}"])
 
 
 def test_a_baseline_that_changed_during_the_run_is_left_as_it_is(project: DeskProject) -> None:

@@ -38,7 +38,7 @@ def foreign(run: Path, name: str, **info: Any) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a command."""
     capsys.readouterr()
     status = main(list(arguments))
@@ -50,12 +50,12 @@ def test_what_one_side_did_not_record_is_a_note_and_no_refusal(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = foreign(run, "theirs")
-    status, out, _ = told(
+    status, out, _ = output_of(
         capsys, "compare", str(other), str(run), "--goal=hold", "-ot2e_provider=fake", "--policy=strict"
     )
     assert status == 0
     assert "note: not recorded on the baseline: lock" in out.replace("\n", " ")
-    status, out, _ = told(capsys, "compare", str(run), str(run), "--goal=hold", "--json")
+    status, out, _ = output_of(capsys, "compare", str(run), str(run), "--goal=hold", "--json")
     assert json.loads(out)["notes"] == []
 
 
@@ -81,7 +81,7 @@ def test_foreign_files_are_held_against_each_other(
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", **info)
     arguments = ("compare", str(one), str(other), "--goal=hold", "-ot2e_provider=fake", "--policy=strict")
-    status, out, err = told(capsys, *arguments)
+    status, out, err = output_of(capsys, *arguments)
     if text is None:
         assert status == 0
         assert "note: not recorded on the baseline: user model" in out
@@ -96,7 +96,7 @@ def test_files_of_one_side_must_agree_among_themselves(
     run: Path, capsys: pytest.CaptureFixture[str], project: DeskProject
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", max_steps=50)
-    status, _, err = told(capsys, "compare", f"{one},{other}", str(run), "-ot2e_provider=fake")
+    status, _, err = output_of(capsys, "compare", f"{one},{other}", str(run), "-ot2e_provider=fake")
     assert status == 2
     assert "one.json and " in err
     assert "two.json cannot form one side: max steps 200 and 50; compare them separately" in err

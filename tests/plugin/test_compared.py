@@ -143,8 +143,8 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
     assert found["trace2evolve.desk.candidate_agent"] == "agent listed; user gold"
     base, run = "baselines/desk/v0.json", str(Path(project.runs[-1]) / "evidence/desk.json")
     assert BOTH in command("compare", base, run, "--policy=strict", "-v").stdout
-    told = json.loads(command("compare", base, run, "--policy=strict", "--json").stdout)
-    assert told["compared"]["baseline"]["user"] == "gold"
+    message = json.loads(command("compare", base, run, "--policy=strict", "--json").stdout)
+    assert message["compared"]["baseline"]["user"] == "gold"
 
 
 def test_compare_shows_different_agents_and_notes_them(project: DeskProject, command: Command) -> None:

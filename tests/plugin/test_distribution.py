@@ -45,7 +45,7 @@ def pytest_t2e_agents(config):
 """
 
 
-def told(result: pytest.RunResult) -> list[str]:
+def output_of(result: pytest.RunResult) -> list[str]:
     """What the session said of figures and verdict, run ids apart."""
     text = "\n".join(result.outlines).split("= trace2evolve: ")[-1]
     lines = text.splitlines()[1:]
@@ -64,7 +64,7 @@ def test_the_verdict_does_not_depend_on_distribution(project: DeskProject) -> No
         project.forget()
         spread = project.spawn("--candidate=v2", *distribution)
         assert spread.ret == single.ret
-        assert told(spread) == told(single)
+        assert output_of(spread) == output_of(single)
 
 
 def test_a_killed_worker_loses_nothing(project: DeskProject) -> None:

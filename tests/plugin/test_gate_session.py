@@ -115,12 +115,12 @@ def test_a_baseline_under_an_ancestors_name_is_the_ancestors(project: DeskProjec
     project.run("--candidate=v0", "--t2e-save-baseline=v1", "--t2e-gate=off")
     result = project.run("--candidate=v2")
     assert result.ret == 4
-    told = (
+    message = (
         "*v1.json: is named after candidate 'v1', but holds runs of candidate 'v0'; measure 'v1' again "
         "(pytest --candidate v1 --t2e-save-baseline v1 --t2e-baseline-mode update), or name the baseline "
         "with --t2e-baseline v1"
     )
-    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([message])
     assert project.run("--candidate=v2", "--t2e-baseline=v1").ret == 0
     project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-baseline-mode=update", "--t2e-gate=off")
     assert project.run("--candidate=v2").ret == 1

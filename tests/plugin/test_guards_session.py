@@ -126,9 +126,9 @@ def test_no_regression_discards_what_broke_and_no_baseline_comes_of_it(
     monkeypatch.chdir(project.root)
     capsys.readouterr()
     assert main(["baseline", "promote", project.runs[-1].name]) != 0
-    told = capsys.readouterr().err
-    assert "had goal no-regression, which cannot justify a baseline" in told
-    assert "run it again with goal improve or hold" in told
+    message = capsys.readouterr().err
+    assert "had goal no-regression, which cannot justify a baseline" in message
+    assert "run it again with goal improve or hold" in message
 
 
 def test_stages_do_not_go_with_no_regression(project: DeskProject) -> None:

@@ -194,7 +194,7 @@ def test_a_ledger_that_cannot_be_written_keeps_the_verdict_from_counting(project
     assert not (project.root / "results").exists()
 
 
-def told(
+def output_of(
     project: DeskProject, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, output and complaints of `trace2evolve ledger`."""
@@ -243,13 +243,13 @@ def test_a_draw_of_any_origin_is_shown(project: DeskProject, capsys: pytest.Capt
                 run="run",
             )
         )
-    status, lines, errors = told(project, capsys)
+    status, lines, errors = output_of(project, capsys)
     shown = [line.partition(" was drawn · ")[2] for line in lines if line.endswith("run run")]
     assert (status, errors, len(set(shown))) == (0, [], len(DrawOrigin))
 
 
 def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(project, capsys) == (
+    assert output_of(project, capsys) == (
         0,
         [
             "desk · heldout",
@@ -264,7 +264,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     first = project.runs[-1].name
     look(project)
     project.run("--candidate=v2", "--t2e-baseline=v0", "--t2e-goal=hold")
-    status, lines, errors = told(project, capsys, "--suite", "desk", "--split", "heldout")
+    status, lines, errors = output_of(project, capsys, "--suite", "desk", "--split", "heldout")
     assert (status, errors) == (0, [])
     drawn = [line for line in lines if " was drawn · " in line]
     assert drawn[1].endswith(f"v1 was drawn · by an agent without a store, whole, gated · run {first}")
@@ -291,7 +291,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
 def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
-    status, lines, _ = told(project, capsys, "--json")
+    status, lines, _ = output_of(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
     assert (status, record["entries"], record["problems"]) == (0, 6, [])
     (split,) = record["splits"]
@@ -316,7 +316,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     (entry,) = evaluations(project)
     path = project.root / "ledger" / f"{entry.name}.json"
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
-    status, lines, errors = told(project, capsys)
+    status, lines, errors = output_of(project, capsys)
     assert status == 1
     assert lines[-1] == "  the ledger is damaged: no candidate is promoted until it is restored or repaired"
     (edited,) = errors
@@ -336,14 +336,14 @@ def test_what_is_wrong_is_named_with_exit_status_1(
 def test_what_the_ledger_does_not_know_is_one_line(
     project: DeskProject, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], line: str
 ) -> None:
-    assert told(project, capsys, *arguments) == (2, [], [f"trace2evolve: {line}"])
+    assert output_of(project, capsys, *arguments) == (2, [], [f"trace2evolve: {line}"])
 
 
 def test_a_project_without_a_lock_has_no_story(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project.root / "suites" / "suites.lock").unlink()
-    assert told(project, capsys) == (0, ["no suite is locked, and the ledger is empty"], [])
+    assert output_of(project, capsys) == (0, ["no suite is locked, and the ledger is empty"], [])
 
 
 LOSING = (
@@ -547,7 +547,7 @@ def test_more_trials_continue_a_test_and_spend_no_other(
     assert len({one.baseline.digest for one in entries}) == 3
     assert len({one.baseline_identity for one in entries}) == 1
     assert [one.repeats for one in entries] == [None, None, None, entries[2].name]
-    _, lines, _ = told(project, capsys)
+    _, lines, _ = output_of(project, capsys)
     lines = [line for line in lines if " was drawn · " not in line]
     assert "test 1, analysis 2 (2 trials), level 0.0057, policy calibrated" in lines[2]
     assert "test 1, analysis 3 (4 trials), level 0.0014, policy calibrated, goal improve, repeats" in lines[4]

@@ -85,8 +85,8 @@ def test_an_exception_in_a_world_is_an_error_and_scores_nothing(
     project.pytester.makeconftest(CONFTEST + LOSING)
     result = project.run("--candidate=v1", "-v", "-m", "heldout")
     assert set(letters(result).values()) == {"ERROR"}
-    told = "1 of 1 trial lost: RuntimeError (details are not shown, because they may quote a sealed trace)"
-    result.stdout.fnmatch_lines([told])
+    message = "1 of 1 trial lost: RuntimeError (details are not shown, because they may quote a sealed trace)"
+    result.stdout.fnmatch_lines([message])
     result.stdout.no_fnmatch_line("*the machine is gone*")
     header = json.loads((project.runs[-1] / "results.json").read_text())
     assert header["simulation_index"] == []
@@ -100,7 +100,7 @@ def test_an_open_split_shows_the_whole_exception(project: DeskProject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (
             "InfrastructureError(\"model 'm' at http://h/v1 did not answer: plantedword\")",
@@ -112,7 +112,9 @@ def test_an_open_split_shows_the_whole_exception(project: DeskProject) -> None:
         ),
     ],
 )
-def test_a_lost_trial_of_a_sealed_split_quotes_nothing(project: DeskProject, error: str, told: str) -> None:
+def test_a_lost_trial_of_a_sealed_split_quotes_nothing(
+    project: DeskProject, error: str, message: str
+) -> None:
     losing = f"""
 from pytest_trace2evolve.errors import InfrastructureError
 
@@ -127,7 +129,7 @@ def listed(task, world, candidate, trial):
 """
     project.pytester.makeconftest(CONFTEST + losing)
     result = project.run("--candidate=v1", "-m", "heldout")
-    result.stdout.fnmatch_lines([f"1 of 1 trial lost: {told}"])
+    result.stdout.fnmatch_lines([f"1 of 1 trial lost: {message}"])
     assert "plantedword" not in result.stdout.str()
 
 

@@ -220,8 +220,8 @@ def test_a_second_promotion_changes_nothing(promoted: DeskProject, command: Comm
     command("baseline", "promote", run)
     before = everything(promoted)
     done = command("baseline", "promote", run)
-    told = f"run {run} is already promoted: baselines/desk/v1.json; nothing was changed\n"
-    assert (done.returncode, done.stdout) == (0, told)
+    message = f"run {run} is already promoted: baselines/desk/v1.json; nothing was changed\n"
+    assert (done.returncode, done.stdout) == (0, message)
     assert everything(promoted) == before
 
 

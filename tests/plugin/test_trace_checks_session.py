@@ -198,8 +198,8 @@ def test_a_failing_item_names_the_check_without_a_result(checked: DeskProject, l
     lines = [line.removeprefix("E   ").strip() for line in result.outlines]
     place = f"(conftest.py:{(conftest + broken).count(chr(10))})"
     sealed_item, _, open_item = " ".join(" ".join(lines).split()).partition(" discovery::note ")
-    told = "check 'counts' has no result for 4 simulations, first for task 'note', trial 0: "
-    text = open_item.partition("last messages:")[0].partition(told)[2]
+    expected = "check 'counts' has no result for 4 simulations, first for task 'note', trial 0: "
+    text = open_item.partition("last messages:")[0].partition(expected)[2]
     assert text.startswith("it raised ValueError: plantedword")
     assert text.endswith(f"{place} ")
     assert "heldout::look" in sealed_item

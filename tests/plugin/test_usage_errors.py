@@ -217,11 +217,11 @@ def test_tasks_without_a_user_are_one_error(
     arguments = ("--candidate=v0", "--t2e-agent=bot:make", "--t2e-gate=off")
     result = project.pytester.runpytest_inprocess(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = (
+    message_text = (
         "ERROR: task 'close' of suite 'desk' and 6 more: no model plays the user, and there is no script; "
         "write the task with user.goal and user.knows, or name a model with --t2e-user-model"
     )
-    assert [line for line in result.errlines if line.strip()] == [told]
+    assert [line for line in result.errlines if line.strip()] == [message_text]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with ChatServer(lambda request: Reply("Help. ###STOP###")) as server:
         options = ("--t2e-user-model=m", f"-ot2e_user_base_url={server.base_url}")

@@ -118,16 +118,16 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "header", "told"),
+    ("name", "header", "message"),
     [
         ("v6+reading", (), r"'\+' in an id names an adapter, which a file cannot add; choose a different id"),
         ("v6", ("weights: abc",), r"weights: follow from the adapter .* v6\+NAME$"),
     ],
 )
 def test_no_file_makes_a_candidate_with_an_adapter(
-    tmp_path: Path, name: str, header: tuple[str, ...], told: str
+    tmp_path: Path, name: str, header: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(CandidateError, match=told):
+    with pytest.raises(CandidateError, match=message):
         read_candidate(write_candidate(tmp_path, name, *header))
 
 

@@ -120,13 +120,13 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), BROKEN, ids=[told or "empty" for _, told in BROKEN])
-def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_path, text, told):
+@pytest.mark.parametrize(("text", "expected"), BROKEN, ids=[expected or "empty" for _, expected in BROKEN])
+def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_path, text, expected):
     with pytest.raises(CandidateError) as caught:
         read(tmp_path, text)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'v2.md'}: ")
-    assert told in message
+    assert expected in message
     assert "\n" not in message
 
 

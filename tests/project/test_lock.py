@@ -67,12 +67,12 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("now", "told"), EDITS, ids=[told[:40] for _, told in EDITS])
-def test_a_silent_edit_is_named_with_the_file_and_how_to_accept_it(now, told):
+@pytest.mark.parametrize(("now", "expected"), EDITS, ids=[expected[:40] for _, expected in EDITS])
+def test_a_silent_edit_is_named_with_the_file_and_how_to_accept_it(now, expected):
     with pytest.raises(LockError) as caught:
         verify_lock(PATH, BEFORE, now)
     message = str(caught.value)
-    assert message.startswith(f"{PATH}: {told}")
+    assert message.startswith(f"{PATH}: {expected}")
     assert message.endswith(
         "since suites.lock was written; run 'trace2evolve lock' if the change is intended"
     )

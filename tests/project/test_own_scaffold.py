@@ -261,12 +261,12 @@ def test_a_misspelt_tool_is_an_error_of_lock_and_check(
     (tmp_path / "tasks.yaml").write_text(text)
     before = (tmp_path / "suites/suites.lock").read_bytes()
     capsys.readouterr()
-    told = f"tasks.yaml: task x: {key}: the agent has no tool 'renew_lona'; did you mean 'renew_loan'?\n"
+    expected = f"tasks.yaml: task x: {key}: the agent has no tool 'renew_lona'; did you mean 'renew_loan'?\n"
     assert main(["lock", "--root", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith(told)
+    assert capsys.readouterr().err.endswith(expected)
     assert (tmp_path / "suites/suites.lock").read_bytes() == before
     assert main(["check", "--root", str(tmp_path)]) == 1
-    assert told in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
 
 
 def test_a_baseline_has_one_name_and_a_run_its_id_everywhere(

@@ -283,7 +283,7 @@ def test_the_next_command_is_for_where_one_stands(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--for", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
         (
@@ -312,7 +312,7 @@ def test_the_next_command_is_for_where_one_stands(
     ],
 )
 def test_bad_input_is_told_in_a_line_and_nothing_is_written(
-    folder: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
         "taken": "x",
@@ -327,7 +327,7 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
     before = contents(folder)
     assert main(["init", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    pattern = re.escape(f"trace2evolve: {told}").replace(r"\*", ".*")
+    pattern = re.escape(f"trace2evolve: {message}").replace(r"\*", ".*")
     assert re.fullmatch(pattern, line), line
     assert contents(folder) == before
 

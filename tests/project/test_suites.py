@@ -75,7 +75,7 @@ def test_splits_mean_their_tasks_in_the_order_of_the_file(tmp_path, splits, mean
 
 
 @pytest.mark.parametrize(
-    ("splits", "told"),
+    ("splits", "expected"),
     [
         ('heldout = ["1..4"]\ndiscovery = ["4"]', "task '4' is in 'heldout' and 'discovery'"),
         ('discovery = ["7"]\nheldout = { benchmark = "test" }', "task '7' is in 'discovery' and 'heldout'"),
@@ -99,12 +99,12 @@ def test_splits_mean_their_tasks_in_the_order_of_the_file(tmp_path, splits, mean
         ('heldout = { rest = "train" }', "split 'train'; shop has base, test, nothing, doubled"),
     ],
 )
-def test_a_split_that_does_not_fit_the_world_is_refused(tmp_path, splits, told):
+def test_a_split_that_does_not_fit_the_world_is_refused(tmp_path, splits, expected):
     with pytest.raises(SuiteError) as caught:
         resolve(tmp_path, splits)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'shop.toml'}: ")
-    assert told in message
+    assert expected in message
     assert "\n" not in message
 
 
@@ -129,17 +129,17 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), BROKEN, ids=[told for _, told in BROKEN])
-def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_path, text, told):
+@pytest.mark.parametrize(("text", "expected"), BROKEN, ids=[expected for _, expected in BROKEN])
+def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_path, text, expected):
     with pytest.raises(SuiteError) as caught:
         read(tmp_path, text)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'shop.toml'}: {told}")
+    assert message.startswith(f"{tmp_path / 'shop.toml'}: {expected}")
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("splits", "told"),
+    ("splits", "expected"),
     [
         ("splits = 3", "splits is a int, not a table"),
         (
@@ -148,12 +148,12 @@ def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_pat
         ),
     ],
 )
-def test_splits_that_do_not_fit_a_file_of_tasks_are_named(tmp_path, splits, told):
+def test_splits_that_do_not_fit_a_file_of_tasks_are_named(tmp_path, splits, expected):
     path = tmp_path / "shop.toml"
     path.write_text(f'{HEAD}tasks = "tasks.yaml"\n{splits}\n', encoding="utf-8")
     with pytest.raises(SuiteError) as caught:
         read_suite(path, split_registry(), read_task_splits=lambda tasks: ["heldout", "discovery"])
-    assert str(caught.value).startswith(f"{path}: {told}")
+    assert str(caught.value).startswith(f"{path}: {expected}")
 
 
 @pytest.mark.parametrize("tasks", ["[100, 101]", '"100..101"'])
@@ -204,7 +204,7 @@ def test_a_project_without_splits_of_its_own_has_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[nightly", "not valid TOML: "),
         ('[nightly]\nrole = "judge"\ndescription = "d"\n', "split 'nightly': role: "),
@@ -216,12 +216,12 @@ def test_a_project_without_splits_of_its_own_has_none(tmp_path):
         (NIGHTLY.replace("nightly", '"2x"'), "split '2x': name: "),
     ],
 )
-def test_a_broken_split_is_refused_with_file_place_and_cause(tmp_path, text, told):
+def test_a_broken_split_is_refused_with_file_place_and_cause(tmp_path, text, expected):
     with pytest.raises(SuiteError) as caught:
         further(tmp_path, text)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / '_splits.toml'}: {told}")
-    if "TOML" not in told:
+    assert message.startswith(f"{tmp_path / '_splits.toml'}: {expected}")
+    if "TOML" not in expected:
         assert message.endswith("; roles are gate, development, guard, report")
 
 

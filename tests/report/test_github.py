@@ -164,22 +164,22 @@ def test_the_first_line_says_better_next_to_a_guard() -> None:
     [(Goal.IMPROVE, "is better than its baseline"), (Goal.HOLD, "is not worse than its baseline")],
 )
 def test_the_first_line_names_the_guard_that_withholds_a_promotion(goal: Goal, claim: str) -> None:
-    told = summary(
+    message = summary(
         strict(Decision.PROMOTE, goal=goal, split="heldout"), strict(Decision.INCONCLUSIVE, **GUARD)
     )
-    assert first_line(told) == (
+    assert first_line(message) == (
         f"## ⚠️ Inconclusive: `v6` {claim}, but harm on `support` · `synthetic` is not ruled out"
     )
 
 
 def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
-    told = first_line(summary(strict(Decision.INCONCLUSIVE, **GUARD)))
-    assert told == "## ⚠️ Inconclusive: harm on `support` · `synthetic` is not ruled out"
+    message = first_line(summary(strict(Decision.INCONCLUSIVE, **GUARD)))
+    assert message == "## ⚠️ Inconclusive: harm on `support` · `synthetic` is not ruled out"
 
 
 def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
-    told = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
-    assert told == (
+    message = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
+    assert message == (
         "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, but harm is "
         "suspected: `max_steps`"
     )
@@ -191,27 +191,27 @@ def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
 
     cut_short = strict(Decision.INCONCLUSIVE, partial=True, checks=failed("action_match"))
     guard = strict(Decision.DISCARD, **GUARD, checks=failed("invariants"))
-    told = summary(cut_short, guard, decision=Decision.DISCARD)
-    assert first_line(told) == "## ❌ Discard: `v6` fails on `invariants`"
+    message = summary(cut_short, guard, decision=Decision.DISCARD)
+    assert first_line(message) == "## ❌ Discard: `v6` fails on `invariants`"
 
 
 def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
-    told = summary(VERDICT, decision=Decision.PROMOTE, trouble="nothing was measured")
-    assert first_line(told) == "## ⚠️ No verdict on `v6`: `nothing was measured`"
+    message = summary(VERDICT, decision=Decision.PROMOTE, trouble="nothing was measured")
+    assert first_line(message) == "## ⚠️ No verdict on `v6`: `nothing was measured`"
 
 
 def test_a_verdict_about_fixed_tasks_says_so() -> None:
-    told = "goal improve · says nothing about other tasks · α = 0.01667"
+    message = "goal improve · says nothing about other tasks · α = 0.01667"
     for estimand, is_told in ((Estimand.SUITE, True), (Estimand.TASKS, False), (None, False)):
         text = run_markdown(summary(VERDICT.model_copy(update={"estimand": estimand})))
-        assert (told in text) is is_told
+        assert (message in text) is is_told
 
 
 def test_everything_that_a_verdict_holds_is_told() -> None:
     text = run_markdown(
         summary(VERDICT, used="$4.20", notes=("a note",), command=("pytest", "-k", "a b"), evidence="runs/x")
     )
-    for told in (
+    for message in (
         "### `tau2-retail` · `heldout`: ⚠️ inconclusive",
         "`v6` against `v5` · clean evidence · policy `calibrated` · goal improve · α = 0.01667 · test 2",
         " of this split · 40 tasks compared",
@@ -231,15 +231,17 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
         "- note: `a note`",
         "```text\npytest -k 'a b'\n```",
     ):
-        assert told in text, told
+        assert message in text, message
 
 
-@pytest.mark.parametrize(("obstacle", "told"), OBSTACLES)
-def test_a_check_that_more_evidence_would_not_settle_says_why(obstacle: Obstacle | None, told: str) -> None:
+@pytest.mark.parametrize(("obstacle", "message"), OBSTACLES)
+def test_a_check_that_more_evidence_would_not_settle_says_why(
+    obstacle: Obstacle | None, message: str
+) -> None:
     verdict = VERDICT.model_copy(
         update={"settling": (NeededEvidence(check="reward_improved", obstacle=obstacle),)}
     )
-    assert f"\n- `reward_improved`: {told}\n" in run_markdown(summary(verdict))
+    assert f"\n- `reward_improved`: {message}\n" in run_markdown(summary(verdict))
 
 
 def test_a_strict_verdict_shows_no_empty_columns() -> None:
@@ -298,10 +300,10 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
     )
     fields = dict.fromkeys(("candidate", "trouble", "used", "run_id", "evidence", "page"), text)
     for trouble in ("", text):
-        told = RunSummary.model_validate(
+        message = RunSummary.model_validate(
             {**fields, "trouble": trouble, "suites": suites, "notes": (text,), "command": ("pytest", text)}
         )
-        made = run_markdown(told)
+        made = run_markdown(message)
         assert alive(made) == []
         assert headings(made) == 3
 
@@ -323,8 +325,8 @@ def test_figures_are_short(value: float | None, shown: str) -> None:
 
 def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks() -> None:
     tasks = tuple(f"task-{number}" for number in range(2_000))
-    told = summary(VERDICT.model_copy(update={"fixed": tasks}), notes=("n" * 300,), command=("pytest",))
-    texts = [run_markdown(told, max_bytes=limit) for limit in (30_000, 5_000, 2_500, 1_400)]
+    message = summary(VERDICT.model_copy(update={"fixed": tasks}), notes=("n" * 300,), command=("pytest",))
+    texts = [run_markdown(message, max_bytes=limit) for limit in (30_000, 5_000, 2_500, 1_400)]
     assert "`task-99` and 1900 more" in texts[0]
     assert "**Fixed (2000)**" in texts[2]
     assert "To reproduce" in texts[1]
@@ -361,8 +363,8 @@ def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:
 
 def test_changes_of_the_evidence_come_before_every_figure() -> None:
     lines = ("baseline desk/v0 was saved again: reward 1.000 → 0.125", "suite desk: task 'a' was removed")
-    told = run_markdown(summary(VERDICT, changes=lines)).splitlines()
-    assert told[2:4] == [f"- ⚠️ changed: `{line}`" for line in lines]
+    message = run_markdown(summary(VERDICT, changes=lines)).splitlines()
+    assert message[2:4] == [f"- ⚠️ changed: `{line}`" for line in lines]
     short = run_markdown(summary(*[VERDICT] * 50, changes=lines), max_bytes=MIN_VERDICT_BYTES)
     assert short.splitlines()[2] == "⚠️ Changes of tasks, baselines or policies: 2"
 

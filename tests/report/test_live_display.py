@@ -148,18 +148,20 @@ def lines_in_a_pipe(folder: Path, *arguments: str, **environment: str) -> list[s
 @pytest.mark.parametrize("arguments", [(), ("-s",), ("-p", "xdist", "-n2")], ids=" ".join)
 def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, ...]) -> None:
     lines = lines_in_a_pipe(folder, *arguments, SHOWN_EVERY="0.25", SHOWS="1")
-    told = [line for line in lines if "of 9 done" in line]
-    assert len(told) > 1
-    assert all(PLAIN.fullmatch(line) for line in told)
-    untimed = [line.rpartition(" · ")[0] for line in told]
-    assert len(set(untimed)) == len(told), "nothing new is not told again"
+    expected = [line for line in lines if "of 9 done" in line]
+    assert len(expected) > 1
+    assert all(PLAIN.fullmatch(line) for line in expected)
+    untimed = [line.rpartition(" · ")[0] for line in expected]
+    assert len(set(untimed)) == len(expected), "nothing new is not told again"
     items = "\n".join(lines).split("6 items")[1].split("FAILURES")[0]
     rest = re.sub(
         "trace2evolve: .*|printed in.*|and|more|without an end|test_slow.py|\\[100%\\]|[]=\\s]", "", items
     )
     assert sorted(rest) == sorted("....F.")
     if "-s" in arguments:
-        assert lines.index("test_slow.py printed in the setup") < lines.index(told[0]), "in order with prints"
+        assert lines.index("test_slow.py printed in the setup") < lines.index(expected[0]), (
+            "in order with prints"
+        )
 
 
 def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
@@ -198,6 +200,6 @@ def test_an_output_in_memory_gets_plain_lines(
     pytester.makepyfile(test_slow=TESTS)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=5, failed=1)
-    told = [line for line in result.outlines if line.startswith("trace2evolve: ")]
-    assert told
-    assert all(PLAIN.fullmatch(line) for line in told)
+    expected = [line for line in result.outlines if line.startswith("trace2evolve: ")]
+    assert expected
+    assert all(PLAIN.fullmatch(line) for line in expected)

@@ -585,8 +585,8 @@ class Announcer:
         done = count_tool_calls(history)
         text = f"I am looking into {ANNOUNCED[self._actions[done].name]}, step {done}."
         before = [message for message in history if message.role == "assistant"]
-        told = history[-1].role == "user" and before[-1].content == text
-        return meant if told else Message(role="assistant", content=text)
+        expected = history[-1].role == "user" and before[-1].content == text
+        return meant if expected else Message(role="assistant", content=text)
 
 
 def played(case: Case, agent: CaseOracle | Announcer) -> tuple[Counter[Invariant], bool]:

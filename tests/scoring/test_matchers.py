@@ -156,7 +156,7 @@ def test_a_failure_shows_the_matcher_and_the_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ({"$patern": "x"}, "unknown matcher '$patern'; did you mean '$pattern'?"),
         ({"$any": 1}, "$any: 1 has another form than {$any: true}; correct it"),
@@ -172,14 +172,14 @@ def test_a_failure_shows_the_matcher_and_the_value() -> None:
         ([{"$set": [{"$foo": 1}]}], "unknown matcher '$foo'; known are $any, $in, $near, $pattern, $set"),
     ],
 )
-def test_an_invalid_matcher_is_an_error_of_the_task(value: Any, told: str) -> None:
+def test_an_invalid_matcher_is_an_error_of_the_task(value: Any, message: str) -> None:
     for expect in (
         {"data": {"refunds": value}},
         {"calls": [{"name": "refund", "arguments": {"order": value}}]},
     ):
         with pytest.raises(ValidationError) as error:
             task(expect)
-        assert told in str(error.value)
+        assert message in str(error.value)
 
 
 VALUES = st.recursive(

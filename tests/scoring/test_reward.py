@@ -274,7 +274,7 @@ def answer(call_id: str = "c", by: Requestor = "assistant") -> Message:
     return Message(role="tool", id=call_id, content="", requestor=by)
 
 
-def told(simulation: Simulation, *messages: Message) -> Simulation:
+def output_of(simulation: Simulation, *messages: Message) -> Simulation:
     return simulation.model_copy(update={"messages": list(messages)})
 
 
@@ -293,7 +293,7 @@ def test_without_a_judge_the_reward_is_not_measured(heard: Simulation, polite: T
 
 
 def test_without_a_judge_a_missed_component_gives_0(heard: Simulation, polite: Task, desk: World) -> None:
-    spoiled = told(heard, HELLO, call("close_ticket", ticket_id="T1"), answer(), STOP)
+    spoiled = output_of(heard, HELLO, call("close_ticket", ticket_id="T1"), answer(), STOP)
     result = score(spoiled, polite, desk)
     assert (result.status, result.reward, result.note) == (Status.MEASURED, 0.0, "")
     assert result.components[RewardBasis.DB] == 0
@@ -356,7 +356,7 @@ def test_a_basis_that_names_a_judge_with_nothing_to_grade_gives_1(
 def test_a_malformed_trace_is_not_measured_and_says_why(
     heard: Simulation, desk: World, messages: list[Message], note: str
 ) -> None:
-    result = score(told(heard, *messages), desk.tasks()["close"], desk)
+    result = score(output_of(heard, *messages), desk.tasks()["close"], desk)
     assert (result.status, result.reward, result.components) == (Status.NOT_MEASURED, None, {})
     assert result.note == note
 
@@ -367,23 +367,25 @@ def test_parallel_calls_are_answered_in_their_order(heard: Simulation, desk: Wor
     both = Message(role="assistant", tool_calls=[*close, *look])
     said = Message(role="assistant", content="T1 is closed")
     task = desk.tasks()["close"]
-    assert score(told(heard, HELLO, both, answer("one"), answer("two"), said, STOP), task, desk).reward == 1
-    swapped = score(told(heard, HELLO, both, answer("two"), answer("one"), said, STOP), task, desk)
+    assert (
+        score(output_of(heard, HELLO, both, answer("one"), answer("two"), said, STOP), task, desk).reward == 1
+    )
+    swapped = score(output_of(heard, HELLO, both, answer("two"), answer("one"), said, STOP), task, desk)
     assert swapped.note == "message 2 answers call 'two', expected 'one'"
 
 
 def test_calls_of_unknown_tools_are_skipped(heard: Simulation, desk: World) -> None:
-    flown = told(heard, HELLO, call("fly", to="moon"), answer(), STOP)
+    flown = output_of(heard, HELLO, call("fly", to="moon"), answer(), STOP)
     result = score(flown, desk.tasks()["idle"], desk)
     assert (result.status, result.reward) == (Status.MEASURED, 1.0)
 
 
 def test_the_users_calls_are_replayed_and_matched_too(heard: Simulation, desk: World) -> None:
     task = desk.tasks()["restart"]
-    acted = told(heard, HELLO, call("restart_phone", by="user"), answer(by="user"), STOP)
+    acted = output_of(heard, HELLO, call("restart_phone", by="user"), answer(by="user"), STOP)
     result = score(acted, task, desk)
     assert (result.reward, result.db_match, result.actions[0].matched) == (1, True, True)
-    idle = score(told(heard, HELLO, STOP), task, desk)
+    idle = score(output_of(heard, HELLO, STOP), task, desk)
     assert (idle.reward, idle.db_match, idle.actions[0].matched) == (0, False, False)
 
 
@@ -409,11 +411,11 @@ def test_in_solo_mode_the_agent_may_call_the_users_tools(worlds: Worlds, simulat
     trace = alone(simulate(task, telecom))
     solo = simulate(task, telecom).model_copy(update={"messages": trace, "termination_reason": "agent_stop"})
     assert score(solo, task, telecom).reward == 1
-    accompanied = told(solo, *trace, Message(role="user", content="Are you there?"))
+    accompanied = output_of(solo, *trace, Message(role="user", content="Are you there?"))
     assert score(accompanied, task, telecom).reward == 0
 
 
 def test_doing_nothing_in_solo_mode_does_not_solve_a_task(desk: World, simulate: Simulate) -> None:
     task = desk.tasks()["restart"]
     idle = simulate(task, desk, NopAgent())
-    assert score(told(idle, HELLO), task, desk).reward == 0
+    assert score(output_of(idle, HELLO), task, desk).reward == 0

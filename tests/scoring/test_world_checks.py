@@ -141,7 +141,7 @@ def test_a_rule_that_can_never_match_is_named(rules: Rules, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("declare", "told"),
+    ("declare", "message"),
     [
         (
             lambda: Writing(table="b", argument="id", named=("Cancel",)),
@@ -156,9 +156,9 @@ def test_a_rule_that_can_never_match_is_named(rules: Rules, text: str) -> None:
     ],
 )
 def test_a_word_or_path_that_can_never_match_cannot_be_declared(
-    declare: Callable[[], object], told: str
+    declare: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(ValidationError, match=message):
         declare()
 
 

@@ -108,7 +108,7 @@ def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProj
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
-    for arguments, told in (
+    for arguments, message in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: has no config.json: not a model's folder"),
         (
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
     ):
         result = project.pytester.runpytest_inprocess(*arguments)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert told in result.stderr.str()
+        assert message in result.stderr.str()
 
 
 def running(project: DeskProject, models: Path, *arguments: str) -> "tuple[subprocess.Popen[str], int]":
@@ -216,7 +216,7 @@ def test_a_routed_candidate_chooses_among_promoted_adapters(adapted: DeskProject
 
 def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -> None:
     model = f"--t2e-model={models / 'base'}"
-    for arguments, told in (
+    for arguments, message in (
         ([model, "--candidate=v0+tree"], "unknown adapter 'tree'; did you mean 'three'?"),
         ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
         (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' uses an adapter, but this"),
@@ -229,7 +229,7 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
     ):
         result = adapted.pytester.runpytest_inprocess(*arguments)
         assert result.ret == pytest.ExitCode.USAGE_ERROR, arguments
-        assert told in result.stderr.str()
+        assert message in result.stderr.str()
 
 
 def test_without_a_promoted_adapter_nothing_is_routed(project: DeskProject, models: Path) -> None:

@@ -55,8 +55,8 @@ def test_what_is_shown_is_told_apart_from_what_is_not() -> None:
     found = adapter_state(
         Decision.PROMOTE, manifest(adding=(-0.148, -0.19, -0.1), reading=(-0.097, -0.27, 0.08))
     )
-    told = "forgot adding (−14.8 points); perhaps forgot reading (−9.7 points)"
-    assert found == (DISCARDED, told)
+    message = "forgot adding (−14.8 points); perhaps forgot reading (−9.7 points)"
+    assert found == (DISCARDED, message)
 
 
 def test_what_it_was_trained_for_is_not_forgotten() -> None:

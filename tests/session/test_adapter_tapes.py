@@ -20,9 +20,9 @@ def adapted(project: DeskProject) -> DeskProject:
     return project
 
 
-def refused(result: pytest.RunResult, told: str) -> None:
+def refused(result: pytest.RunResult, message: str) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert message in result.stderr.str()
 
 
 def test_a_cassette_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: DeskProject) -> None:

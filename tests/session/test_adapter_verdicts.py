@@ -74,14 +74,14 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     record = judged(own, Decision.PROMOTE)
     check_adapter_losses(own, record)
     measure(own, -0.09, -0.02)
-    told = (
+    message = (
         r"^adapters/reading: run r[12] was promoted by the gate, but the adapter forgot adding "
         r"\(−9.0 points\), so it is discarded; train an adapter that is measured elsewhere "
         r"and keeps its other capabilities$"
     )
     later = record.model_copy(update={"run": "r2"})
     for one in (record, later):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             check_adapter_losses(own, one)
     measure(own, -0.09, 0.01)
     with pytest.raises(
@@ -94,11 +94,11 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
 def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
     write_adapter(own.root / "adapters", "adding", heldout={})
     record = judged(own, Decision.PROMOTE, "v6+adding")
-    told = (
+    message = (
         r"^adapters/adding: .*, but the adapter was measured in no other environment, so it is "
         r"inconclusive; train "
     )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         check_adapter_losses(own, record)
     record_adapter_verdict(own, record)
     manifest = own.adapters["adding"].manifest

@@ -135,9 +135,9 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
     ],
 )
 def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str, Any], reason: str) -> None:
-    told = found(candidates, old, **changes)
-    assert isinstance(told, str)
-    assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
+    message = found(candidates, old, **changes)
+    assert isinstance(message, str)
+    assert message == reason or (reason.endswith("*") and message.startswith(reason[:-1]))
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_other_code_cannot_run_the_baselines_side(
     candidates: Candidates, old: Code | None, new: Code, reason: str
 ) -> None:
     recorded = Settings(implementation="mine", code=old)
-    told = found(candidates, recorded, agent="mine", live=None, code=new)
-    assert isinstance(told, str)
-    assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
+    message = found(candidates, recorded, agent="mine", live=None, code=new)
+    assert isinstance(message, str)
+    assert message == reason or (reason.endswith("*") and message.startswith(reason[:-1]))
 
 
 def test_every_agent_that_ships_has_nothing_to_confirm() -> None:

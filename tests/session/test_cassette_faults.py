@@ -22,7 +22,7 @@ __all__ = ["key", "project", "tape"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda text: text[:-20], ":*: is cut off in the middle of a line; restore it, or record it again *"),
         (lambda text: "\n".join(text.split("\n")[:-3]) + "\n", ":*: ends after * of * answers; restore it*"),
@@ -45,13 +45,13 @@ __all__ = ["key", "project", "tape"]
         (lambda text: text + text.split("\n")[1] + "\n", ":*: has a second answer for key *; restore it*"),
     ],
 )
-def test_a_damaged_cassette_names_the_place(tape: Path, damage: Callable[[str], str], told: str) -> None:
+def test_a_damaged_cassette_names_the_place(tape: Path, damage: Callable[[str], str], message: str) -> None:
     damaged = damage(tape.read_text())
     assert damaged != tape.read_text()
     tape.write_text(damaged)
     with pytest.raises(CassetteError) as caught:
         playback_settings(tape, "")
-    assert fnmatchcase(str(caught.value), f"cassette {tape}{told}")
+    assert fnmatchcase(str(caught.value), f"cassette {tape}{message}")
     assert "\n" not in str(caught.value)
 
 
@@ -149,9 +149,9 @@ def test_an_interrupted_recording_is_kept(project: DeskProject) -> None:
         child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
         until(lambda: server.count.served == 40 or child.poll() is not None)
         child.send_signal(signal.SIGINT)
-        told, _ = child.communicate(timeout=HANG_SECONDS)
+        message, _ = child.communicate(timeout=HANG_SECONDS)
     assert child.returncode == pytest.ExitCode.INTERRUPTED
-    assert "answers, partial: the session was stopped early" in told
+    assert "answers, partial: the session was stopped early" in message
     header = json.loads((project.root / "p.jsonl").read_text().split("\n")[0])
     assert header["answers"] >= 29
     assert header["partial"] == "the session was stopped early"

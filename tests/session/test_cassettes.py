@@ -131,8 +131,10 @@ def test_a_miss_is_named_and_never_scored(project: DeskProject, tape: Path) -> N
             "note: cassette desk.jsonl was recorded with candidate 'v0', whose instruction differs * 'v1'",
         ]
     )
-    told = "answer of the agent's model 'm' in trial 0 to these 3 messages; record it again with --t2e-record"
-    assert told in result.stdout.str()
+    expected = (
+        "answer of the agent's model 'm' in trial 0 to these 3 messages; record it again with --t2e-record"
+    )
+    assert expected in result.stdout.str()
     assert all(one["reward_info"] is None for one in traces(project))
     result = play(project, "--t2e-trials=2", ONE)
     result.assert_outcomes(errors=1)
@@ -162,9 +164,9 @@ def test_the_extra_instruction_is_the_recorded_one(
     monkeypatch.setenv("TAU2_AGENT_EXTRA_INSTRUCTION", "Be long.")
     result = play(project, ONE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = "('Be brief.'); unset it, or record again with --t2e-record"
+    expected = "('Be brief.'); unset it, or record again with --t2e-record"
     result.stderr.fnmatch_lines(
-        [f"ERROR: TAU2_AGENT_EXTRA_INSTRUCTION differs from the instruction that cassette {tape} *{told}"]
+        [f"ERROR: TAU2_AGENT_EXTRA_INSTRUCTION differs from the instruction that cassette {tape} *{expected}"]
     )
 
 

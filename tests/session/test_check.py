@@ -205,8 +205,8 @@ def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
 )
 def test_a_frozen_candidate_stays_as_it_is(desk: DeskProject, old: str, new: str, what: str) -> None:
     desk.write("candidates/v2.md", FROZEN.replace(old, new))
-    told = f"candidates/v2.md: {what}, but v2 was frozen on 2026-11-20; make a new candidate"
-    assert linted(desk) == [told]
+    message = f"candidates/v2.md: {what}, but v2 was frozen on 2026-11-20; make a new candidate"
+    assert linted(desk) == [message]
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,10 @@ def test_without_git_frozen_texts_are_told_as_not_compared(
 
 def test_a_lock_of_a_suite_that_is_gone_is_found(desk: DeskProject) -> None:
     (desk.root / "suites" / "desk.toml").unlink()
-    told = "suites/suites.lock: locks suite 'desk', which has no file; restore it or run 'trace2evolve lock'"
-    assert linted(desk) == [told]
+    message = (
+        "suites/suites.lock: locks suite 'desk', which has no file; restore it or run 'trace2evolve lock'"
+    )
+    assert linted(desk) == [message]
 
 
 def test_a_lock_of_another_scorer_is_found(desk: DeskProject) -> None:
@@ -282,8 +284,8 @@ def test_baselines_are_held_against_suites_and_lock(desk: DeskProject) -> None:
     assert linted(desk) == []  # no suite uses it
     desk.write("suites/disk.toml", SUITE)
     desk.lock()
-    told = "baselines/disk/v1.json: belongs to suite 'desk', not to 'disk'; move it to that suite's folder"
-    assert linted(desk) == [told]
+    message = "baselines/disk/v1.json: belongs to suite 'desk', not to 'disk'; move it to that suite's folder"
+    assert linted(desk) == [message]
 
 
 def test_several_findings_are_told_together(desk: DeskProject) -> None:
@@ -329,7 +331,7 @@ def test_sound_cases_have_no_findings(with_cases: DeskProject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "suites/help.toml: split 'synthetic': *cases/three.jsonl: cannot be read: No such file*"),
         (CASES[:300], "suites/help.toml: split 'synthetic': *cases/three.jsonl, line 1: *"),
@@ -341,12 +343,12 @@ def test_sound_cases_have_no_findings(with_cases: DeskProject) -> None:
     ],
 )
 def test_cases_that_are_not_as_they_were_locked_are_told(
-    with_cases: DeskProject, text: str | None, told: str
+    with_cases: DeskProject, text: str | None, message: str
 ) -> None:
     path = with_cases.root / "cases" / "three.jsonl"
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")
     (line,) = linted(with_cases)
-    assert fnmatch(line, told)
+    assert fnmatch(line, message)
 
 
 # The rules of the project's own worlds.
@@ -418,7 +420,7 @@ def test_two_suites_of_one_world_have_its_findings_once(
 
 
 @pytest.mark.parametrize(
-    ("provider", "told"),
+    ("provider", "message"),
     [
         ("absent", "warning: not compared with suites.lock: 'inn_data' is not installed; run: pip"),
         ("gone", "warning: not compared with suites.lock: ModuleNotFoundError: No module named"),
@@ -429,12 +431,12 @@ def test_two_suites_of_one_world_have_its_findings_once(
         ),
     ],
 )
-def test_a_world_that_cannot_be_checked_is_named(inn: DeskProject, provider: str, told: str) -> None:
+def test_a_world_that_cannot_be_checked_is_named(inn: DeskProject, provider: str, message: str) -> None:
     inn.write("suites/other.toml", INN.replace('"inn"', f'"{provider}"', 1))
     worlds = Worlds({"fake": FakeWorld, "inn": InnWorld, provider: InnWorld})
     Project(inn.root, inn.root / "suites").renew_lock(worlds)
     lines = [line for line in linted(inn) if line.startswith("suites/other.toml: ")]
-    assert lines[-1].startswith(f"suites/other.toml: {told}")
+    assert lines[-1].startswith(f"suites/other.toml: {message}")
     assert len(lines) == 1 or provider == "broken"
 
 
@@ -442,8 +444,8 @@ def test_changed_settings_are_an_error_if_the_world_cannot_be_opened(inn: DeskPr
     inn.write("suites/inn.toml", INN.replace('"inn"', '"nowhere"', 1))
     changed, unopened = linted(inn)
     assert changed.startswith("suites/inn.toml: its settings changed since suites.lock was written; run ")
-    told = "suites/inn.toml: not compared with suites.lock: unknown provider 'nowhere'; known are "
-    assert unopened.startswith(told)
+    message = "suites/inn.toml: not compared with suites.lock: unknown provider 'nowhere'; known are "
+    assert unopened.startswith(message)
 
 
 def test_tasks_that_cannot_be_tried_are_a_warning(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,8 +453,8 @@ def test_tasks_that_cannot_be_tried_are_a_warning(inn: DeskProject, monkeypatch:
         raise KeyError("rooms")
 
     monkeypatch.setattr(InnSession, "initialise", raises)
-    told = "warning: world inn (provider inn): its tasks were not tried: KeyError: 'rooms'"
-    assert linted(inn) == [f"suites/inn.toml: {told}"]
+    message = "warning: world inn (provider inn): its tasks were not tried: KeyError: 'rooms'"
+    assert linted(inn) == [f"suites/inn.toml: {message}"]
 
 
 def test_the_command_prints_findings_and_fails_unless_they_are_warnings(

@@ -100,8 +100,8 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(
         ]
         result = desk.spread(*command(server, *given, "--junitxml=report.xml"))
     if processes != "-n2":
-        told = letters(result)
-        assert (told["close"], told["note"], told["look"]) == ("SUSPECTED", "FAILED", "PASSED")
+        expected = letters(result)
+        assert (expected["close"], expected["note"], expected["look"]) == ("SUSPECTED", "FAILED", "PASSED")
     result.stdout.fnmatch_lines(
         ["*14 simulations to make; *; plus up to 224 fresh simulations for confirmation"]
     )
@@ -232,8 +232,8 @@ def test_where_the_baselines_side_cannot_be_run_the_reason_is_told_once(
             given.append("-ot2e_user_base_url=" + other.base_url)
             given.append("--t2e-user-model=n")
         result = compared(desk, server, *given)
-    told = letters(result)
-    assert (told["close"], told["note"]) == ("SUSPECTED", "SUSPECTED"), result.stdout.str()
+    expected = letters(result)
+    assert (expected["close"], expected["note"]) == ("SUSPECTED", "SUSPECTED"), result.stdout.str()
     result.stdout.fnmatch_lines([f"note: desk: 2 regressed tasks not confirmed: {reason}"])
     assert "fresh simulation" not in result.stdout.str().replace("fresh simulations of", "")
 
@@ -269,8 +269,8 @@ def test_a_baseline_whose_endpoint_refuses_costs_the_run_nothing(desk: DeskProje
     with ChatServer(script()) as server, ChatServer(script(), keys={"another"}) as other:
         baseline(desk, server, user)
         result = compared(desk, server, user, f"-ot2e_baseline_base_url={other.base_url}")
-    told = letters(result)
-    assert (told["close"], told["note"], told["look"]) == ("SUSPECTED", "SUSPECTED", "PASSED")
+    expected = letters(result)
+    assert (expected["close"], expected["note"], expected["look"]) == ("SUSPECTED", "SUSPECTED", "PASSED")
     result.stdout.fnmatch_lines(["* 5 passed, 2 suspected in *"])
 
 
@@ -399,12 +399,12 @@ def test_a_known_failure_is_no_fall_and_without_a_baseline_nothing_is_confirmed(
     with ChatServer(script(fails)) as server:
         given = ("-pno:xdist", "--t2e-trials=2", "--t2e-gate=off", "--t2e-save-baseline=v0")
         desk.pytester.runpytest_inprocess(*command(server, *given)).assert_outcomes(passed=6, failed=1)
-        told = letters(compared(desk, server))
-        assert (told["look"], told["note"]) == ("XFAIL", "FAILED")
+        expected = letters(compared(desk, server))
+        assert (expected["look"], expected["note"]) == ("XFAIL", "FAILED")
         desk.older("v0", lambda record: _drop(record, "note"))
         asked = len(server.requests)
-        told = letters(compared(desk, server))
-    assert told["note"] == "FAILED"  # the baseline does not hold it
+        expected = letters(compared(desk, server))
+    assert expected["note"] == "FAILED"  # the baseline does not hold it
     assert server.requests[asked:] == []
 
 
@@ -412,8 +412,8 @@ def test_under_strict_a_fall_is_a_fall(desk: DeskProject, letters: Letters) -> N
     with ChatServer(script()) as server:
         baseline(desk, server)
         result = compared(desk, server, "--t2e-gate=strict")
-        told = letters(result)
-        assert (told["close"], told["note"]) == ("FAILED", "FAILED")
+        expected = letters(result)
+        assert (expected["close"], expected["note"]) == ("FAILED", "FAILED")
         result = compared(desk, server, "--t2e-gate=strict", "-ot2e_max_reruns=5")
     result.stderr.fnmatch_lines(
         ["ERROR: t2e_max_reruns 5 has no effect: policy 'strict' does not confirm regressions"]
@@ -449,8 +449,8 @@ def test_a_replay_confirms_nothing_and_judges_by_its_own_trials(desk: DeskProjec
 def test_many_trials_can_say_by_themselves_that_a_task_fell(desk: DeskProject, letters: Letters) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server, "--t2e-trials=6")
-        told = letters(compared(desk, server, "--t2e-trials=6", "-ot2e_max_reruns=0"))
-    assert (told["close"], told["note"]) == ("FAILED", "FAILED")  # 6 of 6 against none: p = .0011
+        expected = letters(compared(desk, server, "--t2e-trials=6", "-ot2e_max_reruns=0"))
+    assert (expected["close"], expected["note"]) == ("FAILED", "FAILED")  # 6 of 6 against none: p = .0011
 
 
 def test_a_plugins_agent_is_confirmed_too(desk: DeskProject) -> None:

@@ -89,8 +89,8 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     with ChatServer(SOLVED) as server:
         result = project.pytester.runpytest_subprocess("--t2e-model=m", f"--t2e-base-url={server.base_url}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = "ERROR: the account of the run cannot be created in * (database or disk is full); make room *"
-    result.stderr.fnmatch_lines([told])
+    message = "ERROR: the account of the run cannot be created in * (database or disk is full); make room *"
+    result.stderr.fnmatch_lines([message])
 
 
 @pytest.mark.parametrize("options", [(), ("-n2",), ("--t2e-stages=1,2",)])
@@ -112,8 +112,8 @@ def test_two_runs_never_use_one_folder(
         for arguments in (options, ()):
             result = project.pytester.runpytest_subprocess(*live, *arguments, "--t2e-run-folder=runs/one")
             assert result.ret == pytest.ExitCode.USAGE_ERROR
-            told = "ERROR: *runs/one: another run uses this folder; choose a different --t2e-run-folder"
-            result.stderr.fnmatch_lines([told])
+            message = "ERROR: *runs/one: another run uses this folder; choose a different --t2e-run-folder"
+            result.stderr.fnmatch_lines([message])
         child.kill()
         child.wait()
         server.release(10_000)
@@ -145,9 +145,9 @@ def test_an_interrupt_stops_every_process_and_tells_what_was_used(
         assert server.count.served == 20
     assert child.returncode == pytest.ExitCode.INTERRUPTED
     assert "used: " in text
-    told = json.loads((project.runs[-1] / "run.json").read_text())
-    assert told["usage"]["calls"] >= 16
-    assert told["stopped"] == "the session was stopped"
+    message = json.loads((project.runs[-1] / "run.json").read_text())
+    assert message["usage"]["calls"] >= 16
+    assert message["stopped"] == "the session was stopped"
 
 
 def test_an_exit_with_a_status_of_its_own_decides_nothing(project: DeskProject) -> None:

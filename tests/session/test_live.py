@@ -189,12 +189,12 @@ def test_what_infrastructure_took_runs_again(project: DeskProject, monkeypatch: 
     with ChatServer(SOLVED, faults=FaultPlan({Fault.SERVER_ERROR: 1.0})) as server:
         result = live(project, server)
         result.assert_outcomes(errors=7)
-        told = (
+        expected = (
             "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts; last problem: "
             "500 The server had an error."
         )
         sealed = "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts (details are not *"
-        result.stdout.fnmatch_lines([sealed, told])
+        result.stdout.fnmatch_lines([sealed, expected])
         url = server.base_url
     kept = list((project.root / ".trace2evolve" / "finished").rglob("*.json"))
     assert kept == []

@@ -36,9 +36,9 @@ def test_a_task_that_is_lost_in_every_attempt_is_named(
         given = ("--candidate=v3", "--t2e-goal=no-regression", "--t2e-gate=calibrated", number)
         first = live(project, server, *given)
         second = live(project, server, *given)
-    told = "*lost in every attempt: simulations of note (candidate)*"
+    message = "*lost in every attempt: simulations of note (candidate)*"
     assert ("lost in every attempt" in first.stdout.str()) == (trials == 2)
-    second.stdout.fnmatch_lines([told])
+    second.stdout.fnmatch_lines([message])
     assert second.ret == 10
     verdict = json.loads((project.runs[-1] / "verdict.json").read_text())["suites"]["desk"]["verdicts"][0]
     assert "simulations of note (candidate)" in verdict["reason"]

@@ -31,8 +31,8 @@ def echo(request: ChatRequest) -> Reply:
     """An agent that tells all secrets, in its text and in arguments of a tool, and solves nothing."""
     if "<scenario>" in request.system:
         return SOLVED(request)
-    told = sum(message["role"] == "assistant" for message in request.messages)
-    if told == 1:
+    expected = sum(message["role"] == "assistant" for message in request.messages)
+    if expected == 1:
         return Reply(tool_calls=(("get_ticket", f'{{"ticket_id": "{ESCAPED}", "{KEY}": "{EXTRA}"}}'),))
     return Reply(f"Your key is {KEY}, your password {PASSWORD}, and more: {request.body['api_key']}")
 

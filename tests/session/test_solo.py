@@ -184,7 +184,7 @@ def test_the_command_compares_within_a_mode(
     solo = ("--t2e-suite=alone", "--t2e-agent=oracle")
     alone.pytester.runpytest_inprocess(*solo, "--t2e-run-folder=solo")
     alone.run("--t2e-suite=desk", "--t2e-run-folder=talk")
-    for arguments, told in (
+    for arguments, expected in (
         (["solo", "talk"], "suite 'alone' and 'desk'; policy '"),
         (
             ["solo", "solo", "--suite=desk"],
@@ -193,28 +193,32 @@ def test_the_command_compares_within_a_mode(
     ):
         capsys.readouterr()
         assert main(["compare", *arguments]) == 2
-        assert told in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     assert main(["compare", "solo", "solo", "--suite=alone", "--goal=hold"]) == 0
 
 
 def test_a_task_without_a_ticket_is_refused_before_anything_runs(alone: DeskProject) -> None:
     alone.write("suites/alone.toml", SOLO.replace('"opened"', '"opened", "idle"'))
-    told = "*alone.toml: 'solo' is set, but task 'idle' of split 'discovery' has no ticket *; remove it *"
-    refused(alone, told, "--t2e-agent=oracle", "--t2e-suite=alone")
+    expected = "*alone.toml: 'solo' is set, but task 'idle' of split 'discovery' has no ticket *; remove it *"
+    refused(alone, expected, "--t2e-agent=oracle", "--t2e-suite=alone")
     assert alone.runs == []
 
 
 def test_an_agent_that_was_not_made_for_solo_mode_is_refused(alone: DeskProject) -> None:
-    told = "suite 'alone' is a solo suite, but agent 'listed' has no solo mode: its factory does not accept *"
-    refused(alone, told, "--t2e-agent=listed")
+    expected = (
+        "suite 'alone' is a solo suite, but agent 'listed' has no solo mode: its factory does not accept *"
+    )
+    refused(alone, expected, "--t2e-agent=listed")
     assert alone.run("--t2e-suite=desk", "--candidate=v1").ret in (0, 1)
 
 
 def test_nothing_is_routed_without_a_customer(alone: DeskProject) -> None:
     write_adapter(alone.root / "adapters", "one", state=AdapterState.PROMOTED)
     named = "--t2e-model=base", "--t2e-base-url=http://127.0.0.1:9/v1", "--t2e-suite=alone"
-    told = "suite 'alone' is a solo suite, but a router reads a customer's first message; omit the suite, *"
-    refused(alone, told, *named, "--candidate=v0+routed")
+    expected = (
+        "suite 'alone' is a solo suite, but a router reads a customer's first message; omit the suite, *"
+    )
+    refused(alone, expected, *named, "--candidate=v0+routed")
 
 
 def test_a_slow_endpoint_costs_a_simulation_its_time_and_no_more(project: DeskProject) -> None:

@@ -283,8 +283,10 @@ def test_a_staged_run_again_is_the_same_analysis_at_every_stage(desk: DeskProjec
         saved(desk, server)
         for _ in range(2):
             result = staged(desk, server, "--t2e-gate=calibrated")
-            told = [line for line in result.outlines if line.startswith("heldout decides")]
-            assert told == ["heldout decides on clean evidence (test 1, level 0.0094):"]  # of the last stage
+            message = [line for line in result.outlines if line.startswith("heldout decides")]
+            assert message == [
+                "heldout decides on clean evidence (test 1, level 0.0094):"
+            ]  # of the last stage
             result.stdout.fnmatch_lines(["INCONCLUSIVE: *"])
     result.stdout.fnmatch_lines(["*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *"])
 

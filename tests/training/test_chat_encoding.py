@@ -60,8 +60,8 @@ def written(tokenizer: Any, message: Message) -> list[int]:
     """An answer as the embedded model writes it, with the token that ends it."""
     text = message.content or ""
     for call in message.tool_calls or ():
-        told = {"name": call.name, "arguments": call.arguments}
-        text += f"<tool_call>{json.dumps(told, ensure_ascii=False)}</tool_call>"
+        expected = {"name": call.name, "arguments": call.arguments}
+        text += f"<tool_call>{json.dumps(expected, ensure_ascii=False)}</tool_call>"
     return list(tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"])
 
 

@@ -42,13 +42,13 @@ def test_any_bytes_are_a_value_or_one_line(tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("bytes") / "file"
     path.write_bytes(text)
     for reads in (read_json, read_toml, read_text):
-        told = ""
+        message = ""
         try:
             reads(path, ResultsError, "remedy")
         except ResultsError as error:
-            told = str(error)
-        assert "\n" not in told
-        assert not told or (told.startswith(f"{path}: ") and told.endswith("; remedy"))
+            message = str(error)
+        assert "\n" not in message
+        assert not message or (message.startswith(f"{path}: ") and message.endswith("; remedy"))
 
 
 @pytest.mark.parametrize(

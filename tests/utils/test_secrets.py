@@ -58,8 +58,8 @@ def test_an_answer_without_secrets_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("placeholder", ["none", "EMPTY", "anything", "placeholder"])
 def test_a_placeholder_takes_nothing_out_of_an_answer(placeholder: str) -> None:
-    told = f"Is there {placeholder} else?"
-    assert Secrets.of_endpoint(None, placeholder).remove_from_answer(told) == told
+    message = f"Is there {placeholder} else?"
+    assert Secrets.of_endpoint(None, placeholder).remove_from_answer(message) == message
 
 
 def test_a_url_gives_its_password_its_token_and_its_query() -> None:

@@ -118,7 +118,7 @@ def test_a_server_without_a_state_tool_scores_calls_and_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         ("no start", "does not start: .*its output ends with 'cannot open the database'"),
         (
@@ -131,10 +131,10 @@ def test_a_server_without_a_state_tool_scores_calls_and_texts() -> None:
         ("bad reset", "its reset tool 'restore' failed: Error executing tool restore"),
     ],
 )
-def test_a_broken_server_is_one_line_and_loses_the_simulation(fault: str, told: str) -> None:
+def test_a_broken_server_is_one_line_and_loses_the_simulation(fault: str, message: str) -> None:
     timeouts = {"slow": {"timeout": 2.0}, "hang": {"start_timeout": 2.0}}
     world = hotel(fault, **timeouts.get(fault, {}))
-    with pytest.raises(WorldLostError, match=told) as error:
+    with pytest.raises(WorldLostError, match=message) as error:
         world.open().call("cancel_booking", {"booking_id": "B17"}, "assistant")
     assert "\n" not in str(error.value)
     assert isinstance(error.value, InfrastructureError)
@@ -151,7 +151,7 @@ def test_a_server_that_dies_in_a_simulation_is_lost_and_never_scored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "told"),
+    ("command", "options", "message"),
     [
         ("no-such-program --x", {}, "does not start: .*no-such-program"),
         ([], {}, "its command is empty"),
@@ -169,8 +169,8 @@ def test_a_server_that_dies_in_a_simulation_is_lost_and_never_scored() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_one_line(command: Any, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(WorldError, match=told) as error:
+def test_a_wrong_setting_is_one_line(command: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorldError, match=message) as error:
         World.from_mcp(command, folder=FOLDER, timeout=20.0, **options).tools("assistant")
     assert "\n" not in str(error.value)
 

@@ -214,7 +214,7 @@ def test_texts_cover_the_tools_of_the_user_and_the_policy_of_the_solo_mode() -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "told"),
+    ("name", "old", "new", "expected"),
     [
         ("policy.md", "kind", "rude", "its policy changed"),
         ("hotel.py", '"""Cancel a booking."""', '"""Cancel it."""', "its tools changed"),
@@ -222,7 +222,7 @@ def test_texts_cover_the_tools_of_the_user_and_the_policy_of_the_solo_mode() -> 
         ("hotel.py", "booking_id: str", "booking_id: int", "its tools changed"),
     ],
 )
-def test_a_suite_can_lock_its_texts(root: Path, name: str, old: str, new: str, told: str) -> None:
+def test_a_suite_can_lock_its_texts(root: Path, name: str, old: str, new: str, expected: str) -> None:
     (root / "suites/hotel.toml").write_text('tasks = "tasks.yaml"\nlocks = ["policy", "tools"]\n')
     project = reload(root)
     suite = project.suite("hotel")
@@ -230,12 +230,12 @@ def test_a_suite_can_lock_its_texts(root: Path, name: str, old: str, new: str, t
     assert world_texts(suite, project.world(suite, project.open_worlds())) == {}
     edit(root, name, old, new)
     project = reload(root)
-    with pytest.raises(LockError, match=told):
+    with pytest.raises(LockError, match=expected):
         project.verify_world(suite, lock, project.open_worlds())
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         (
             "hotel:wrld",
@@ -252,9 +252,9 @@ def test_a_suite_can_lock_its_texts(root: Path, name: str, old: str, new: str, t
         ("hotel:fail", r"world '\S+:fail' cannot be opened: ValueError: no network; correct it"),
     ],
 )
-def test_a_wrong_import_path_is_one_line(root: Path, path: str, told: str) -> None:
+def test_a_wrong_import_path_is_one_line(root: Path, path: str, expected: str) -> None:
     reload(root)
-    with pytest.raises(WorldError, match=told) as error:
+    with pytest.raises(WorldError, match=expected) as error:
         Worlds(folder=root).open(f"{package(root)}.{path}", "hotel")
     assert "\n" not in str(error.value)
 

@@ -166,7 +166,7 @@ def test_arguments_are_converted_and_results_are_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "told"),
+    ("name", "arguments", "message"),
     [
         ("simple", {}, "Error: name: Field required"),
         ("simple", {"nam": "x"}, "Error: unknown argument 'nam'; did you mean 'name'?"),
@@ -180,10 +180,10 @@ def test_arguments_are_converted_and_results_are_json() -> None:
         ("_private", {}, "Error: Tool '_private' not found."),
     ],
 )
-def test_wrong_calls_are_errors_of_one_line(name: str, arguments: dict[str, Any], told: str) -> None:
+def test_wrong_calls_are_errors_of_one_line(name: str, arguments: dict[str, Any], message: str) -> None:
     content, error = call(name, **arguments)
     assert error
-    assert content.startswith(told)
+    assert content.startswith(message)
     assert "\n" not in content
 
 
@@ -224,7 +224,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: World.from_tools(type("Empty", (), {})), "Empty has no public method; each public method"),
         (lambda: World.from_tools(NoHint), "NoHint.find: parameter 'name' has no type hint; add one"),
@@ -255,8 +255,8 @@ class Odd:
         ),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_class_or_file_is_one_line(make: Any, told: str) -> None:
-    with pytest.raises(WorldError, match=told) as error:
+def test_a_wrong_class_or_file_is_one_line(make: Any, message: str) -> None:
+    with pytest.raises(WorldError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
 

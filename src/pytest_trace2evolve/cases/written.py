@@ -55,7 +55,7 @@ from pytest_trace2evolve.utils.yaml_text import WrittenFloat, parse_yaml
 from pytest_trace2evolve.worlds.plain_data import json_key
 
 DRAFT = "draft"
-"""The key that marks a draft of `trace2evolve import` that nobody has accepted yet."""
+"""The key that marks a draft of `trace2evolve import` that is not accepted yet."""
 
 T = TypeVar("T")
 

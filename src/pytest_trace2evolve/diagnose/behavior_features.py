@@ -316,7 +316,7 @@ class Behavior:
 
     @cached_property
     def undone_user_actions(self) -> tuple[Action, ...]:
-        """Gold writes of the customer that nobody performed; the agent has to request such actions."""
+        """Gold writes of the customer that were not performed; the agent has to request such actions."""
         calls = [call for message in self.trace for call in message.tool_calls or ()]
         return tuple(
             action

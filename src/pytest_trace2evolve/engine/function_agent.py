@@ -449,7 +449,7 @@ class ChildPool:
                     self._idle.append(child)
                     return
         except (Trace2EvolveError, TimeoutError):
-            pass  # whatever the agent's `close` does, the simulation is complete
+            pass  # the simulation is complete before `close`
         finally:
             if child not in self._idle:
                 self._proxy.detach(child.token)

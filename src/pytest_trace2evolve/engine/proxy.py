@@ -1,7 +1,7 @@
 """A recording proxy for agents that call their models themselves.
 
 The proxy listens on loopback and forwards requests to the endpoint of an OpenAI-compatible API. Each child
-process has a base URL of its own, so every request belongs to one simulation, whatever the agent does. An
+process has a base URL of its own, so every request belongs to one simulation. An
 answer is counted and written to the journal of its simulation before the agent gets it. A simulation that
 begins again after a kill or a loss gets the answers of its journal.
 """
@@ -156,7 +156,7 @@ class Exchange:
         return next((str(error) for error in errors if isinstance(error, InfrastructureError)), "")
 
     def raise_if_unanswered(self, *, has_failed: bool = False) -> None:
-        """Raise if a request has had no answer, whatever the agent did after that.
+        """Raise if a request has had no answer, even if the agent continued.
 
         A conversation that does not fit the model ends only an agent that has failed since.
 

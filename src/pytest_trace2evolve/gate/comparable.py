@@ -234,7 +234,7 @@ def _user_settings(
 ) -> Iterator[tuple[str, tuple[object, object]]]:
     """The recorded settings of both user simulators, by name."""
     if baseline.mode.solo and candidate.mode.solo:
-        return  # nobody plays the user, so the settings of a user simulator do not matter
+        return  # no user is simulated, so the settings of a user simulator do not matter
     for name in _USER_FIELDS:
         yield f"user {name}", _values_of_both(baseline.user, candidate.user, name)
     old, new = baseline.user.arguments, candidate.user.arguments

@@ -127,8 +127,8 @@ class FreshResult(NamedTuple):
     """The result of a task's fresh trials.
 
     Attributes:
-        p: The p-value with every lost trial counted against a regression; valid whatever the losses depend
-            on.
+        p: The p-value with every lost trial counted against a regression; valid for all
+            causes of the losses.
         worst_p: The p-value with every lost trial counted for a regression: the worst that the full data
             might have shown. Equal to `p` if nothing was lost.
     """

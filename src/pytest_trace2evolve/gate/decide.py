@@ -280,7 +280,7 @@ def worst_decision(decisions: Iterable[Decision | None]) -> Decision | None:
 
 
 def has_too_few_measured(verdict: Verdict) -> bool:
-    """Whether too little was measured for a promotion, whatever the other checks show."""
+    """Whether too little was measured for a promotion, regardless of the other checks."""
     undecided_flags = (
         check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
         for check in verdict.checks

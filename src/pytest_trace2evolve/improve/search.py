@@ -80,7 +80,7 @@ class Rules:
     Attributes:
         width: The number of proposals that are screened against each other.
         shares: The share of the discovery tasks after each round. After each round but the last, the better
-            half of the proposals goes on.
+            half of the proposals continues.
         futile_z: The gain, in standard errors, that a proposal must exceed after each round but the last.
         min_z: The gain that it must exceed on all discovery tasks.
         plateau: The number of proposals without a promotion that ends the search.

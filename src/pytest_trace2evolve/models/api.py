@@ -63,7 +63,7 @@ def request_body(
 
 
 def read_body(body: bytes) -> Any:
-    """Parse JSON from an endpoint, whatever a model wrote into it.
+    """Parse JSON from an endpoint, with any text of a model in it.
 
     Invalid bytes become U+FFFD, and integers with too many digits become infinite. An answer that
     is nested too deeply, or contains too many values, counts as an empty answer.

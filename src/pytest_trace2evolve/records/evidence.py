@@ -375,7 +375,7 @@ class Evidence(Record):
 class SideDescription(Record):
     """The implementations, models and settings that made one side's simulations; None if not recorded.
 
-    `called_models` are the models that a project's own agent called, whatever its settings name.
+    `called_models` are the models that a project's own agent called, even if its settings name others.
     """
 
     agent: str | None = None

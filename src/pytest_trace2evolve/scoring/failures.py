@@ -188,7 +188,7 @@ def _without_repetitions(differences: Iterable[Difference]) -> Iterator[Differen
 def _missing_calls(
     task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], world: World
 ) -> Iterator[FailedCheck]:
-    """Yield the gold calls that nobody made, if the reward depends on them.
+    """Yield the gold calls that were not made, if the reward depends on them.
 
     If the reward does not depend on the actions, calls of read tools are left out.
     """

@@ -177,7 +177,7 @@ class _Checker:
     """Checks the messages of a trace in order, based on the facts that earlier messages showed.
 
     Attributes:
-        customer: The id of the identified customer; None if nobody was identified.
+        customer: The id of the identified customer; None if there is none.
         has_reached_record: Whether a call has reached a personal record since the identification. From then
             on, `customer` stays the same.
         is_identified: Whether an identifying call succeeded, or may have succeeded.
@@ -308,7 +308,7 @@ class _Checker:
             self.past_statuses.add((target, status))
 
     def _identify(self, call: AnsweredCall, path: str) -> None:
-        """Record the customer that an identifying call returned. A result without an id identifies nobody."""
+        """Record the customer that an identifying call returned. Without an id, there is none."""
         customer = id_at(call.text, path)
         is_done = call.outcome is Outcome.DONE
         if call.outcome is Outcome.FAILED or (is_done and path and customer is None):

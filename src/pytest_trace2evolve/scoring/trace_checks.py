@@ -263,7 +263,7 @@ def _call_in_thread(check: TraceCheck, function: Callable[..., Any], values: Map
     def call() -> None:
         try:
             outcome.set_result(context.run(function, **values))
-        except BaseException as error:  # whatever it is, the caller handles it
+        except BaseException as error:  # the caller handles it
             outcome.set_exception(error)
 
     threading.Thread(target=call, name=f"trace2evolve-check-{check.id}", daemon=True).start()

@@ -1,6 +1,6 @@
 """Caches of keys and values, for the rows that are decoded together and for the prefixes of ended rows.
 
-In a `BatchCache`, all rows end at the same slot, so a step appends one column whatever the rows' lengths. If
+In a `BatchCache`, all rows end at the same slot, so a step appends one column for all lengths of rows. If
 a row leaves, the last row takes its place; a joining row is copied to the end. The other rows do not move.
 """
 

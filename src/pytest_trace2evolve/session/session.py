@@ -575,7 +575,7 @@ class Session:
         return self._storage_error or self.account.storage_failure
 
     def export_cassette(self, *, is_early: bool = False) -> str:
-        """Write the requested cassette, whatever the verdict, and return a line about it.
+        """Write the requested cassette with any verdict, and return a line about it.
 
         Raises:
             CassetteError: the cassette could not be written.

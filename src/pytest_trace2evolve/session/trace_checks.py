@@ -45,7 +45,7 @@ class _StoredAnswer(Record):
 class JudgeAnswers:
     """The answers of judges to whole questions, stored in a folder with one file per answer.
 
-    A rerun therefore gets the same answers, so nobody can ask again until an answer is convenient.
+    A rerun therefore gets the same answers, so asking again gives no other answer.
     """
 
     def __init__(self, folder: Path) -> None:

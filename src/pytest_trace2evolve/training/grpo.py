@@ -88,7 +88,7 @@ class TrainingResult:
         model: The `PeftModel`.
         curve: The `StepStats` of each step, as JSON.
         is_main_process: Whether this process, of several that train together, writes the result.
-        has_collapsed: Whether rewards fell, so that training ended early with the best weights before.
+        has_collapsed: Whether rewards dropped, so that training ended early with the best weights before.
     """
 
     model: Any
@@ -175,7 +175,7 @@ class StepCallback(TrainerCallback):
 
     @property
     def has_collapsed(self) -> bool:
-        """Whether rewards fell so far that training on would make the adapter worse."""
+        """Whether rewards dropped so far that training on would make the adapter worse."""
         means = self._recent_means()
         return bool(means) and means[-1] < max(means) - MAX_FALL
 

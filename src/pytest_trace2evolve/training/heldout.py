@@ -242,7 +242,7 @@ def _paired_change(
 ) -> RewardChange:
     """Return the mean gain per scenario, with Student's interval for paired differences.
 
-    A scenario counts once, whatever its number of rollouts, because rollouts of one scenario resemble each
+    A scenario counts once for any number of rollouts, because rollouts of one scenario resemble each
     other. If all gains are equal, Student's interval has no width, which would claim more than, for example,
     two scenarios can show. In this case, the interval is as wide as Wilson's for a share of 0 in the same
     number of scenarios.

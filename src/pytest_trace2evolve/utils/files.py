@@ -41,7 +41,7 @@ def lock_file(handle: int, *, wait: bool, ignore_unsupported: bool = False) -> b
         ignore_unsupported: Whether to accept a file system without locks.
 
     Returns:
-        Whether the file or folder is locked; always false on Windows, where nobody could read a locked file.
+        Whether the file or folder is locked; always false on Windows, where a locked file cannot be read.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.

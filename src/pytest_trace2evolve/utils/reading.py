@@ -56,7 +56,7 @@ _MAX_EXPANSION_RATIO = 100
 """Maximum number of expanded bytes per compressed byte; real results have 10 to 30."""
 
 _SMALL_BYTES = 16 << 20
-"""Maximum bytes of content for which parsing needs at most about 500 MB of memory, whatever the content."""
+"""Maximum bytes of content for which parsing needs at most about 500 MB of memory for any content."""
 
 _CHUNK_BYTES = 1 << 20
 _MAX_MEMBERS = 1_000

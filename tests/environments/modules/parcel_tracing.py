@@ -168,8 +168,8 @@ def grade(goal, trace, solved):
     read = any(call["arguments"].get("order_id") == goal["order"] for call in calls)
     if not read:
         return 0.0
-    told = any(goal["tracking"] in text for text in texts)
-    return 1.0 if told and solved else 0.2
+    message = any(goal["tracking"] in text for text in texts)
+    return 1.0 if message and solved else 0.2
 
 
 def shortcut(goal):

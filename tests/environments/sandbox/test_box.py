@@ -131,10 +131,10 @@ def test_processor_time_is_bounded_over_all_calls() -> None:
         for _ in range(1000):
             box.call("attack")
 
-    told = r"it used more than 1 s of processor time \(SIGXCPU\)"
+    message = r"it used more than 1 s of processor time \(SIGXCPU\)"
     with (
         Sandbox(source, "busy", Limits(HANG_SECONDS, cpu_seconds=1)) as box,
-        pytest.raises(SandboxEndedError, match=told),
+        pytest.raises(SandboxEndedError, match=message),
     ):
         attack_often()
 
@@ -222,11 +222,11 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("source", "told"), ENDS.values(), ids=ENDS)
-def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "message"), ENDS.values(), ids=ENDS)
+def test_an_end_is_told_and_told_again(source: str, message: str) -> None:
     with LockAlone(source) as box:
         with pytest.raises(
-            SandboxEndedError, match=rf"^attempt: stopped during attack\(\): .*{told}"
+            SandboxEndedError, match=rf"^attempt: stopped during attack\(\): .*{message}"
         ) as first:
             box.call("attack")
         with pytest.raises(SandboxEndedError) as second:
@@ -272,11 +272,11 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize(("line", "told"), FORGED.values(), ids=FORGED)
-def test_a_forged_answer_ends_it(line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), FORGED.values(), ids=FORGED)
+def test_a_forged_answer_ends_it(line: str, message: str) -> None:
     source = f"import os, sys\ndef attack():\n    rest = {line}\n    while rest:\n"
     source += "        rest = rest[os.write(int(sys.argv[2]), rest):]\n    while True: pass\n"
-    with LockAlone(source) as box, pytest.raises(SandboxEndedError, match=told):
+    with LockAlone(source) as box, pytest.raises(SandboxEndedError, match=message):
         box.call("attack")
 
 

@@ -101,8 +101,8 @@ def test_the_kernel_alone_holds_it(attempt: Attempt, outside: Outside) -> None:
     with pytest.raises(SandboxEndedError) as ended, LockAlone(attempt.source) as box:
         answer = box.call("attack", outside.facts())
     assert outside.harm(answer) == []
-    told = "stopped during attack(): it made a forbidden system call, and the kernel killed it (SIGSYS)"
-    assert told in str(ended.value)
+    message = "stopped during attack(): it made a forbidden system call, and the kernel killed it (SIGSYS)"
+    assert message in str(ended.value)
 
 
 RUNS_ANY = """

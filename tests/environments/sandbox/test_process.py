@@ -115,16 +115,16 @@ def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("main", "told"),
+    ("main", "message"),
     [
         ("child.lock = lambda *given: False; child.probe()", "a locked child can still open a file"),
         ("raise SystemExit", "ended before it locked itself"),
         ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
     ],
 )
-def test_a_lock_that_does_not_hold_is_found(main: str, told: str) -> None:
+def test_a_lock_that_does_not_hold_is_found(main: str, message: str) -> None:
     begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
-    assert told in isolation_problem(begin + main)
+    assert message in isolation_problem(begin + main)
 
 
 def test_the_interpreter_of_the_child_brings_little() -> None:

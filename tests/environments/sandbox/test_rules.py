@@ -134,12 +134,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("source", "told"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused_in_one_line(source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "message"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_in_one_line(source: str, message: str) -> None:
     with pytest.raises(SourceRefusedError) as refused:
         check_rules(source, "odd")
     assert str(refused.value).startswith("odd")
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 2000
 

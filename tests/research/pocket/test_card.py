@@ -99,9 +99,9 @@ def test_card_states_what_was_measured() -> None:
     assert "at temperature 0.8 on" in text
     assert "START" not in text
     continued = {**TRAINING, "recipe": {**TRAINING["recipe"], "start": "aa11"}}
-    told = card_text(card.model_copy(update={"training": continued}))
-    assert "--start START" in told
-    assert "START has digest `aa11`" in " ".join(told.split())
+    message = card_text(card.model_copy(update={"training": continued}))
+    assert "--start START" in message
+    assert "START has digest `aa11`" in " ".join(message.split())
     assert "60 cases a row and 120 a candidate" in " ".join(text.split())
 
 
