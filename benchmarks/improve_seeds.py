@@ -56,8 +56,15 @@ def run_seed(seed: int, root: Path, fresh: int) -> dict[str, Any]:
     }
     if result["best"] != "v0":
         pytest = ["-m", "pytest", "-q", "--t2e-suite", "fresh", *options, "-p", "no:cacheprovider"]
-        call(root, [*pytest, "--candidate", "v0", "--t2e-run", "fresh-v0"], {0, 1})
-        gated = ["--candidate", result["best"], "--t2e-baseline", "fresh-v0", "--t2e-run", "fresh-best"]
+        call(root, [*pytest, "--candidate", "v0", "--t2e-run-folder", "fresh-v0"], {0, 1})
+        gated = [
+            "--candidate",
+            result["best"],
+            "--t2e-baseline",
+            "fresh-v0",
+            "--t2e-run-folder",
+            "fresh-best",
+        ]
         call(root, [*pytest, *gated], {0, 1, 5})
         verdict = json.loads((root / "fresh-best" / "verdict.json").read_text())
         found["fresh"] = verdict["suites"]["fresh"]

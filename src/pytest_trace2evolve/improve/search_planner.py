@@ -31,7 +31,6 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, Candidate
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.task import Task, script_of
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
@@ -86,7 +85,7 @@ def plan_search(
     planned = plan.suites[arguments.suite]
     tasks = project.world(planned.suite, resources.worlds).tasks()
     groups = {
-        task: _group_of(tasks[task])
+        task: next(iter(tasks[task].tags), "")
         for split, ids in planned.lock.splits.items()
         if project.splits[split].role is Role.REPORT
         for task in ids
@@ -181,15 +180,6 @@ def _price_error(model: str, project: Project) -> ConfigError:
     return ConfigError(
         f"--max-cost needs the price of model {model!r}: add it to {project.root / PRICES_NAME}"
     )
-
-
-def _group_of(task: Task) -> str:
-    """The first tag of a task, or the family of its case; empty if it has neither."""
-    tags = (task.model_extra or {}).get("tags")
-    if isinstance(tags, list) and tags:
-        return str(tags[0])
-    script = script_of(task)
-    return "" if script is None else script.family
 
 
 def _check_splits(plan: Plan, planned: PlannedSuite, groups: Mapping[str, str]) -> None:

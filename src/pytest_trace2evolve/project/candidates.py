@@ -62,6 +62,12 @@ class ToolText(Record):
     parameters: dict[str, str] = Field(default_factory=dict)
 
 
+class TargetedClaim(Record):
+    """The claim of a gain on the tasks with one of some tags, without harm elsewhere."""
+
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+
+
 class Candidate(Record):
     """One candidate.
 
@@ -69,7 +75,8 @@ class Candidate(Record):
         id: The candidate's name; its file is `<id>.md`.
         parent: The id of the candidate from which this one was made; None for a root.
         hypothesis: The expected change, and why it should help.
-        claim: The goal with which a pull request is gated that adds the candidate; None for no-regression.
+        claim: The goal with which a pull request is gated that adds the candidate; None for no-regression. A
+            targeted claim has goal `improve`, and every run with this goal tests it.
         frozen_at: The day after which its text may not change.
         informed_by: Evidence that the candidate's author had seen, as `suite::split` or `suite::split::task`.
         changes: Declared changes besides the instruction: `agent` (the implementation), `model`,
@@ -91,7 +98,7 @@ class Candidate(Record):
     id: CandidateId
     parent: CandidateId | None = None
     hypothesis: str = ""
-    claim: Goal | None = None
+    claim: Goal | TargetedClaim | None = None
     frozen_at: Annotated[date | None, BeforeValidator(_check_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     changes: tuple[Change, ...] = ()
@@ -122,14 +129,21 @@ class Candidate(Record):
 
     @property
     def digest(self) -> str:
-        """A digest of the candidate's texts, settings, declared changes and adapter weights."""
+        """A digest of the candidate's texts, claimed tags, settings, declared changes and adapter weights."""
         text = digest_text(self.instruction)
+        if self.claimed_tags:
+            text = digest([text, {"claim": sorted(set(self.claimed_tags))}])
         if self.changes:
             text = digest([text, {"changes": sorted(set(self.changes))}])
         # Settings that are not given are left out, so that the digests of older candidates do not change.
         if settings := self.settings:
             text = digest([text, {"settings": settings}])
         return digest([text, self.weights]) if self.weights else text
+
+    @property
+    def claimed_tags(self) -> tuple[str, ...]:
+        """The tags of the tasks on which the candidate claims a gain; empty for all tasks."""
+        return self.claim.tags if isinstance(self.claim, TargetedClaim) else ()
 
     @property
     def settings(self) -> dict[str, object]:
@@ -440,7 +454,7 @@ def _split_front_matter(path: Path, text: str) -> tuple[list[str], str]:
     return lines[1:end], "\n".join(lines[end + 1 :]).strip()
 
 
-_BLOCK_START = re.compile(r"^(tools|parameters)[ \t]*:(?=[ \t]|$)")
+_BLOCK_START = re.compile(r"^(tools|parameters|claim)[ \t]*:(?=[ \t]|$)")
 """The first line of a field of front matter that holds nested YAML."""
 
 

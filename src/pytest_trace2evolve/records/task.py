@@ -142,8 +142,16 @@ class Task(Tau2Record):
     @property
     def is_critical(self) -> bool:
         """Whether the task has the tag `critical`, which is not part of its content."""
+        return "critical" in self.tags
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The family of the task's script, and its tags."""
+        script = self.user_scenario.get(SCRIPT_KEY) if isinstance(self.user_scenario, dict) else None
+        family = script.get("family") if isinstance(script, dict) else None
         tags = (self.model_extra or {}).get("tags")
-        return isinstance(tags, list) and "critical" in tags
+        names = [family, *(tags if isinstance(tags, list) else ())]
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
     @property
     def actions(self) -> list[Action]:

@@ -220,6 +220,7 @@ class Verdict(Record):
             other goals.
         unclean: The reason why the evidence is not clean; empty if it is, and without a ledger.
         usage: What the agents used, by figure; empty if neither side recorded anything.
+        claim: The tags of the tasks on which a gain was tested; empty for all tasks.
     """
 
     decision: Decision | None
@@ -250,14 +251,13 @@ class Verdict(Record):
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
     usage: tuple[UsageRatio, ...] = ()
+    claim: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
-    def _omit_absent_usage(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an absent `usage`, so that verdicts on older evidence keep their form."""
+    def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an absent `usage` or `claim`, so that verdicts on older evidence keep their form."""
         fields: dict[str, Any] = dump(self)
-        if not fields.get("usage"):
-            fields.pop("usage", None)
-        return fields
+        return {name: value for name, value in fields.items() if value or name not in ("usage", "claim")}
 
     @property
     def test_text(self) -> str:

@@ -174,7 +174,8 @@ def _command_start(project: Project, name: str) -> list[str]:
 def _goal_options(project: Project, name: str, saved: SavedCandidates, commit: str) -> list[str]:
     """Return the options for a candidate's goal. Its claim holds until it has a baseline of its own."""
     has_baseline = any(name in candidates for candidates in saved.values())
-    goal = Goal.NO_REGRESSION if has_baseline else project.candidates[name].claim or Goal.NO_REGRESSION
+    claim = None if has_baseline else project.candidates[name].claim or Goal.NO_REGRESSION
+    goal = Goal.NO_REGRESSION if claim is None else claim if isinstance(claim, Goal) else Goal.IMPROVE
     against = ["--t2e-against", commit] if saved else []
     return ["--t2e-goal", goal.value, *against]
 

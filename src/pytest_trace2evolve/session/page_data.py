@@ -25,7 +25,7 @@ from pytest_trace2evolve.records.evidence import CandidateRef, Evidence, Provena
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
-from pytest_trace2evolve.records.task import SCRIPT_KEY, Task
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.verdict import RunSummary
 from pytest_trace2evolve.scoring.failures import explain_failure
@@ -267,7 +267,7 @@ def page_suite(
         baseline,
         candidate,
         {} if lock is None else {split: frozenset(names) for split, names in lock.splits.items()},
-        {task.id: _tags(task) for task in tasks.values()},
+        {task.id: task.tags for task in tasks.values()},
         frozenset(sealed),
         traces,
     )
@@ -345,13 +345,3 @@ def _read_tasks(values: Any) -> dict[str, Task]:
             continue
         tasks[task.id] = task
     return tasks
-
-
-def _tags(task: Task) -> tuple[str, ...]:
-    """Return the family of a task's script, and its tags."""
-    scenario = task.user_scenario
-    script = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
-    family = script.get("family") if isinstance(script, dict) else None
-    tags = (task.model_extra or {}).get("tags")
-    names = [family, *(tags if isinstance(tags, list) else ())]
-    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))

@@ -120,6 +120,7 @@ class PlannedSuite(LockedSuite):
         guidelines: Digest of the text that a simulated user follows, in a live run.
         kept_tasks: The ids of tasks that are not run, because the baseline to which the run adds holds them.
         kept_trials: The same for the numbers of trials, by task.
+        claimed_tasks: The ids of the tasks on which the candidate claims a gain; empty for all.
     """
 
     agent: str
@@ -130,6 +131,7 @@ class PlannedSuite(LockedSuite):
     identity: Identity = field(default_factory=Identity)
     kept_tasks: Collection[str] = ()
     kept_trials: Mapping[str, Collection[int]] = field(default_factory=dict)
+    claimed_tasks: Collection[str] = ()
 
     @property
     def planned_splits(self) -> dict[str, list[str]]:

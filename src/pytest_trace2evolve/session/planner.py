@@ -200,6 +200,7 @@ def make_plan(
             else _suite_identity(suite, agents[suite.name], candidate, resources),
             kept_tasks=saving.tasks_with(suite.name, options.trials or suite.suite.trials) if saving else (),
             kept_trials=saving.kept_trials.get(suite.name, {}) if saving else {},
+            claimed_tasks=_claimed_tasks(candidate, suite, resources),
         )
         for suite in suites
     }
@@ -429,6 +430,26 @@ def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
             f"suite {solo_suite!r} is a solo suite, but a router reads a customer's first message; omit the "
             "suite, or name one adapter"
         )
+
+
+def _claimed_tasks(candidate: Candidate, suite: LockedSuite, resources: Resources) -> frozenset[str]:
+    """Return the tasks of a suite on which a candidate claims a gain; empty for all.
+
+    Raises:
+        ConfigError: no task has a claimed tag.
+    """
+    if not candidate.claimed_tags:
+        return frozenset()
+    tasks = resources.project.world(suite.suite, resources.worlds).tasks()
+    tags = {task: tasks[task].tags for task in suite.lock.tasks}
+    for tag in candidate.claimed_tags:
+        if not any(tag in known for known in tags.values()):
+            known_tags = sorted({name for names in tags.values() for name in names})
+            raise ConfigError(
+                f"candidate {candidate.id!r} claims a gain on tag {tag!r}, which no task of suite "
+                f"{suite.name!r} has; {name_suggestion(tag, known_tags)}"
+            )
+    return frozenset(task for task, names in tags.items() if {*names} & {*candidate.claimed_tags})
 
 
 def _check_users(options: Options, suites: Sequence[LockedSuite], resources: Resources) -> None:

@@ -1,9 +1,10 @@
 """Collects the evidence of a run's suites, and judges it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
@@ -11,7 +12,7 @@ from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, fi
 from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.intervals import information_share, predictive_power
 from pytest_trace2evolve.gate.losses import without_second_tosses
-from pytest_trace2evolve.gate.pairs import REGRESSIONS, left_out_lines, pair
+from pytest_trace2evolve.gate.pairs import REGRESSIONS, Pairs, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
@@ -26,7 +27,15 @@ from pytest_trace2evolve.records.evidence import (
 from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import TerminationReason
-from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label, Verdict
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    GuardAnswer,
+    Label,
+    Verdict,
+)
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
 from pytest_trace2evolve.session.comparability import compared_sides, unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
@@ -302,37 +311,112 @@ def _judge_splits(
             # Tasks that may be read are tested at one level, but their recorded verdict stands too.
             spending = spending if is_sealed else replace(spending, abandoned_draws=())
         sides = comparable_records, candidate_records
-        all_pairs = [
-            pair(*records).with_left_out(reasons).with_ungated_checks(plan.trace_checks.ungated)
-            for records in (sides, without_second_tosses(*sides))
-        ]
-        old = all_pairs[0].baseline
-        contradiction = find_contradiction(all_pairs[0].names, old.successes, old.measured, run.fresh_trials)
+        pairs = _pair_sides(plan, sides, tasks, reasons, None)
+        old = pairs[0].baseline
+        contradiction = find_contradiction(pairs[0].names, old.successes, old.measured, run.fresh_trials)
+        fresh: dict[str, FreshResult] | None = None
         if planned_suite.name in plan.baseline_sides and not contradiction:
             fresh = {**assumed, **{task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}}
-            all_pairs = [pairs.with_fresh_results(fresh) for pairs in all_pairs]
-        pairs, bounded_pairs = all_pairs
-        verdict = decide(
-            GateInput(
-                pairs,
-                policy,
-                goal=plan.goal,
-                label=evidence_label.label,
-                suite=planned_suite.suite.name,
-                split=split,
-                is_guard=is_guard,
-                partial_reason=partial_reason,
-                expected_tasks=len(tasks),
-                spending=spending,
-                lost_tasks=_repeated_losses(run, split, draws),
-                bounded_pairs=bounded_pairs,
-                contradiction=contradiction,
-                stage=plan.stage,
-            )
+            pairs = [both.with_fresh_results(fresh) for both in pairs]
+        given = GateInput(
+            pairs[0],
+            policy,
+            goal=plan.goal,
+            label=evidence_label.label,
+            suite=planned_suite.suite.name,
+            split=split,
+            is_guard=is_guard,
+            partial_reason=partial_reason,
+            expected_tasks=len(tasks),
+            spending=spending,
+            lost_tasks=_repeated_losses(run, split, draws),
+            bounded_pairs=pairs[1],
+            contradiction=contradiction,
+            stage=plan.stage,
         )
+        claimed = tasks.keys() & planned_suite.claimed_tasks
+        has_claim = bool(planned_suite.claimed_tasks) and plan.goal is Goal.IMPROVE and not is_guard
+        void_reason = _void_claim_reason(plan, evidence_label, ledger, claimed) if has_claim else ""
+        verdict = decide(given)
+        if void_reason:
+            reason = "; ".join(filter(None, (void_reason, verdict.reason)))
+            verdict = verdict.model_copy(update={"reason": reason})
+        elif has_claim and claimed != tasks.keys():
+            verdict, rest = (
+                decide(replace(given, pairs=both, bounded_pairs=bounded, expected_tasks=len(names), **role))
+                for names, role in ((claimed, {}), (tasks.keys() - claimed, _GUARD_ROLE))
+                for both, bounded in [_pair_sides(plan, sides, names, reasons, fresh)]
+            )
+            verdict = _with_guarded_rest(verdict, rest, plan.candidate.claimed_tags)
         verdict = combine_with_ledger(verdict, spending, evidence_label.reason if is_sealed else "")
         verdict = verdict.model_copy(update={"unclean": evidence_label.reason})
         yield withhold_promotion(verdict) if is_sealed and ledger.problems else verdict
+
+
+def _void_claim_reason(
+    plan: Plan, evidence_label: EvidenceLabel, ledger: ProjectLedger, claimed: Collection[str]
+) -> str:
+    """Return why a targeted claim is void, so that all tasks count; empty if it is not.
+
+    The digest of a candidate covers its claim, so an earlier draw or verdict under another digest shows that
+    the claim may have been chosen by its results.
+    """
+    candidate = plan.candidate
+    versions = [
+        version
+        for entry in ledger.entries
+        if isinstance(entry, Draw | Evaluation)
+        for version in (entry.versions if isinstance(entry, Evaluation) else (entry.candidate,))
+    ]
+    text = f"the claim on {', '.join(candidate.claimed_tags)} is void, so all tasks count: "
+    if evidence_label.label is not Label.CLEAN:
+        return f"{text}the evidence is not clean"
+    if any(version.id == candidate.id and version.digest != candidate.digest for version in versions):
+        return f"{text}candidate {candidate.id} ran with another text or claim before; give it a new id"
+    return "" if claimed else f"{text}the split has no such task"
+
+
+_GUARD_ROLE: Mapping[str, Any] = MappingProxyType({"is_guard": True, "spending": None})
+
+
+def _pair_sides(
+    plan: Plan,
+    sides: Sequence[Sequence[SimulationEvidence]],
+    names: Collection[str],
+    reasons: Mapping[str, str],
+    fresh: Mapping[str, FreshResult] | None,
+) -> list[Pairs]:
+    """Pair both sides of some tasks: as they are, and with suspicious second tosses marked as lost."""
+    old, new = ([record for record in records if record.task_id in names] for records in sides)
+    left_out = {task: reason for task, reason in reasons.items() if task in names}
+    pairs = [
+        pair(*records).with_left_out(left_out).with_ungated_checks(plan.trace_checks.ungated)
+        for records in ((old, new), without_second_tosses(old, new))
+    ]
+    return pairs if fresh is None else [both.with_fresh_results(fresh) for both in pairs]
+
+
+def _with_guarded_rest(verdict: Verdict, rest: Verdict, tags: tuple[str, ...]) -> Verdict:
+    """Add the verdict on the other tasks of its split, a guard, to that on the tasks of a targeted claim.
+
+    The figures of both sides remain those of the claim's tasks.
+    """
+    status = {GuardAnswer.NO_HARM_DETECTED: CheckStatus.PASS, GuardAnswer.HARM_SHOWN: CheckStatus.FAIL}.get(
+        rest.guard or GuardAnswer.HARM_SUSPECTED, CheckStatus.UNDECIDED
+    )
+    rewards = [side.reward for side in (rest.baseline, rest.candidate)]
+    change = " → ".join("?" if reward is None else f"{reward:.3f}" for reward in rewards)
+    detail = "; ".join(filter(None, (f"reward {change} (n={rest.tasks})", rest.reason)))
+    names = ("fixed", "broken", "regressions", "suspected", "left_out")
+    return verdict.model_copy(
+        update={
+            "claim": tags,
+            "decision": worst_decision([verdict.decision, rest.decision]),
+            "checks": (*verdict.checks, CheckResult(id="elsewhere", status=status, detail=detail)),
+            "tasks": verdict.tasks + rest.tasks,
+            **{name: (*getattr(verdict, name), *getattr(rest, name)) for name in names},
+        }
+    )
 
 
 def _label_evidence(
