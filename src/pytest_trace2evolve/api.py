@@ -29,13 +29,12 @@ from pytest_trace2evolve.session.events import (
     VerdictReached,
     ignore_event,
 )
+from pytest_trace2evolve.session.evidence_sources import find_evidence
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
-from pytest_trace2evolve.session.traces import find_evidence
-from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
@@ -145,7 +144,6 @@ def compare(
     comparison = session_compare.compare(
         _side_paths(baseline, project, suite),
         _side_paths(candidate, project, suite),
-        Worlds() if project is None else project.open_worlds(),
         policy=policy,
         goal=Goal(goal),
         project=project,

@@ -45,7 +45,7 @@ def test_the_settings_limit_the_time_of_a_check(root: Path) -> None:
 
 
 def test_a_module_alone_needs_no_pytest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_trace2evolve.project.extensions.may_have_hooks", lambda *_: False)
+    monkeypatch.setattr("pytest_trace2evolve.project.project.may_have_hooks", lambda *_: False)
     monkeypatch.setattr("pytest_trace2evolve.project.extensions.load_extensions", None)
     name_module(root, "own_checks_b", CHECK.format("named"))
     assert ids(root) == ["named"]

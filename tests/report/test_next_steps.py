@@ -10,10 +10,9 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunSummary, SuiteSummary, Verdict
 from pytest_trace2evolve.report.conclusion import reason_and_next_steps
-from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 from tests.gate.verdicts import judged, of, renamed
 from tests.gate_helpers import Side, lost, side
 

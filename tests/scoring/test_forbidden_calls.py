@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.cases.written import WrittenTask
 from pytest_trace2evolve.evidence.run_folder import simulation_record
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.score import Check, Score
+from pytest_trace2evolve.records.score import SCORER_VERSION, Check, Score
 from pytest_trace2evolve.records.task import RewardBasis, Task
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
+from pytest_trace2evolve.scoring.reward import score
 from tests.plain_worlds import hotel, simulation_of, trace_of
 
 WORLD = hotel()

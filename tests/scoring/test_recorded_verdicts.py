@@ -14,10 +14,10 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.score import Check, JudgeUse, Score, Status
+from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, RECORDED_VERDICTS, Check, JudgeUse, Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS, score
+from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.evidence_sources import load_evidence, rescore_files
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld

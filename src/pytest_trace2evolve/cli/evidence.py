@@ -205,8 +205,8 @@ def _write_page(options: argparse.Namespace, project: "Project") -> int:
     """Write the report page of a stored run."""
     from pytest_trace2evolve.report.page import write_page
     from pytest_trace2evolve.report.summary import SUMMARY_NAME, read_summary
+    from pytest_trace2evolve.session.evidence_sources import find_run
     from pytest_trace2evolve.session.page_data import run_facts
-    from pytest_trace2evolve.session.traces import find_run
 
     folder = find_run(options.run, project, Path.cwd())
     if not (folder / SUMMARY_NAME).exists():

@@ -118,7 +118,7 @@ def compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
     from pytest_trace2evolve.report.verdict import comparison_summary, comparison_text
     from pytest_trace2evolve.session.compare import compare
-    from pytest_trace2evolve.session.traces import find_evidence
+    from pytest_trace2evolve.session.evidence_sources import find_evidence
 
     if options.split and not options.suite:
         raise ConfigError("--split needs --suite; name the suite of the split")
@@ -127,11 +127,9 @@ def compare(options: argparse.Namespace) -> int:
         [find_evidence(name, project, Path.cwd(), options.suite) for name in _names_of(side)]
         for side in (options.baseline, options.candidate)
     )
-    worlds = worlds_of(project)
     comparison = compare(
         baseline_paths,
         candidate_paths,
-        worlds,
         policy=options.policy,
         goal=Goal(options.goal),
         provider=options.provider,
@@ -145,9 +143,8 @@ def compare(options: argparse.Namespace) -> int:
         from pytest_trace2evolve.report.page import write_page
         from pytest_trace2evolve.session.page_data import compared_facts
 
-        write_page(
-            options.report, comparison_summary(comparison), compared_facts(comparison, project, worlds)
-        )
+        facts = compared_facts(comparison, project, worlds_of(project))
+        write_page(options.report, comparison_summary(comparison), facts)
     print(
         json.dumps(comparison.to_json(), indent=2)
         if options.json
@@ -166,7 +163,7 @@ def calibrate(options: argparse.Namespace) -> int:
     """Print the error rates of each policy on recorded trials."""
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
-    from pytest_trace2evolve.session.traces import find_evidence
+    from pytest_trace2evolve.session.evidence_sources import find_evidence
 
     settings = CalibrationSettings(
         policies=tuple(options.policy or ()),
@@ -264,9 +261,8 @@ def judge_agreement(options: argparse.Namespace) -> int:
 def score(options: argparse.Namespace) -> int:
     """Rescore recorded runs, and print the rewards and rates."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables
-    from pytest_trace2evolve.session.evidence_sources import rescore_files
+    from pytest_trace2evolve.session.evidence_sources import find_evidence, rescore_files
     from pytest_trace2evolve.session.trace_checks import plan_trace_checks
-    from pytest_trace2evolve.session.traces import find_evidence
 
     project, judge = nearest_project(options), judge_of(options)
     trace_checks = plan_trace_checks(

@@ -22,11 +22,12 @@ from pytest_trace2evolve.session.evidence_sources import (
     ScoredSimulation,
     expand_run_folders,
     file_provenance,
+    find_run,
     mode_of,
     rescore,
 )
 from pytest_trace2evolve.session.ledger import record_access
-from pytest_trace2evolve.session.traces import find_run, splits_of_task
+from pytest_trace2evolve.session.traces import splits_of_task
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 SplitName = tuple[str, str]

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, ToolType
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.records.trace_check import CheckOutcome
-from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

@@ -21,12 +21,16 @@ from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.verdict import Estimand, Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expand_home, folder_digest, read_model
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
-from pytest_trace2evolve.session.evidence_sources import expand_run_folders, file_provenance, mode_of
+from pytest_trace2evolve.session.evidence_sources import (
+    expand_run_folders,
+    file_provenance,
+    find_run,
+    mode_of,
+)
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
-from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.training.recipe import check_count, read_recipe
 from pytest_trace2evolve.training.train import check_packages

@@ -10,8 +10,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import io
-import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -23,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, duplicate_name_error
-from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.project.tool_settings import FILE_NAME, read_tool_settings
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
@@ -43,8 +40,6 @@ READER_PLUGIN = "trace2evolve-extensions"
 """The name of the plugin that `load_extensions` registers. In its session, our own plugin does nothing."""
 
 DISTRIBUTION = "pytest-trace2evolve"
-
-_REQUIREMENT = re.compile(r"^Requires-Dist: pytest[-_.]trace2evolve\b", re.MULTILINE | re.IGNORECASE)
 
 _MAX_MESSAGE_LENGTH = 300
 """The maximum length of an exception's message in an error."""
@@ -278,26 +273,6 @@ def _describe_error(error: BaseException) -> str:
     except Exception as str_error:
         text = f"its message cannot be shown ({type(str_error).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def may_have_hooks(root: Path, suites_folder: Path) -> bool:
-    """Whether a file or plugin that pytest would load for a project may implement a hook.
-
-    Such files and plugins are a `conftest.py` in the root or in the folder of suites, a plugin named by `-p`
-    or `PYTEST_PLUGINS`, and an installed plugin whose distribution requires this one. This function does not
-    import pytest.
-    """
-    if any((folder / "conftest.py").is_file() for folder in (root, suites_folder)):
-        return True
-    words = (*ini_words(root, "addopts"), *os.environ.get("PYTEST_ADDOPTS", "").split())
-    if os.environ.get("PYTEST_PLUGINS") or any(word.startswith("-p") for word in words):
-        return True
-    # The metadata is searched as text, because parsing it for each plugin would take longer than all else.
-    return any(
-        re.search(_REQUIREMENT, point.dist.read_text("METADATA") or "")
-        for point in importlib.metadata.entry_points(group="pytest11")
-        if point.dist is not None and point.name != "trace2evolve"
-    )
 
 
 _FAST_OPTIONS = ("--capture=no", "-p", "no:unraisableexception")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
@@ -10,10 +10,12 @@ from pytest_trace2evolve.errors import LockError
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
-from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task_revision import revision_difference
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.utils.reading import convert_failures, first_problem, parse_json
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.protocols import World
 
 LOCK_NAME = "suites.lock"
 LOCK_SCHEMA = 1
@@ -64,7 +66,7 @@ class Lock(Record):
 
 
 def lock_suite(
-    suite: Suite, world: World, path: Path, scorer_version: int, code: Code | None = None
+    suite: Suite, world: "World", path: Path, scorer_version: int, code: Code | None = None
 ) -> SuiteLock:
     """Compute the lock of a suite from its current file, its world and the code of the world's tools."""
     splits = suite.resolve(world, path)

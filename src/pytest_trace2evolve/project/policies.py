@@ -2,17 +2,20 @@
 
 import functools
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
 from pytest_trace2evolve.gate.protocols import Check, Policy
-from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import CHECK_GROUP, entry_points
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.project.project import Project
 
 
 def find_policy(
     name: str,
-    project: Project | None,
+    project: "Project | None",
     extra_checks: Mapping[str, Check] | None = None,
     own_checks: Collection[str] | None = None,
 ) -> Policy:

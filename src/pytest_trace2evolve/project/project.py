@@ -20,7 +20,7 @@ from pytest_trace2evolve.project.lock import (
     render_lock,
     verify_lock,
 )
-from pytest_trace2evolve.project.pytest_ini import ini_words
+from pytest_trace2evolve.project.pytest_ini import ini_words, may_have_hooks
 from pytest_trace2evolve.project.suites import (
     SPLITS_NAME,
     Role,
@@ -32,19 +32,19 @@ from pytest_trace2evolve.project.suites import (
     split_registry,
 )
 from pytest_trace2evolve.project.tool_settings import ToolSettings, read_tool_settings
-from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.task import Content, Task
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.records.score import SCORER_VERSION
 from pytest_trace2evolve.utils.files import find_root, is_inside, real_path, write_atomic
 from pytest_trace2evolve.utils.import_path import add_to_path, is_import_path
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
-from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.cases.written import WrittenTask
     from pytest_trace2evolve.project.adapters import Adapters
     from pytest_trace2evolve.project.candidates import Candidates
     from pytest_trace2evolve.project.extensions import Extensions
+    from pytest_trace2evolve.records.protocols import World
+    from pytest_trace2evolve.records.task import Content, Task
+    from pytest_trace2evolve.worlds.registry import Worlds
 
 
 DEFAULT_TASK_SPLIT = "heldout"
@@ -184,15 +184,22 @@ class Project:
             Extensions,
             collect_trace_checks,
             load_extensions,
-            may_have_hooks,
         )
 
         if may_have_hooks(self.root, self.suites_folder):
             return load_extensions(self.root, self.suites_folder)
         return Extensions(trace_checks=collect_trace_checks(self.root))
 
-    def open_worlds(self) -> Worlds:
+    @property
+    def may_have_checks(self) -> bool:
+        """Whether the project may have checks of its own, which `extensions` loads."""
+        has_hooks = self.hooks is not None or may_have_hooks(self.root, self.suites_folder)
+        return has_hooks or self.settings.checks is not None
+
+    def open_worlds(self) -> "Worlds":
         """Return worlds of all providers that a command knows, including those of the project's hooks."""
+        from pytest_trace2evolve.worlds.registry import Worlds
+
         return Worlds(lambda: self.extensions.worlds, self.root, self.find_agent_files)
 
     def find_agent_files(self) -> list[Path]:
@@ -256,7 +263,7 @@ class Project:
         except CaseError as error:
             raise SuiteError(f"{self._path_of(suite)}: {error}") from None
 
-    def world(self, suite: Suite, worlds: Worlds) -> World:
+    def world(self, suite: Suite, worlds: "Worlds") -> "World":
         """Return the world of a suite, with the cases and the written tasks of the suite's files."""
         files = tuple(
             self.tasks_root / name
@@ -269,7 +276,7 @@ class Project:
             return worlds.open(suite.provider, suite.domain)
         return worlds.open_extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
-    def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
+    def _cases(self, suite: Suite, worlds: "Worlds") -> "dict[str, list[Task]]":
         """Read the tasks of a suite's files, and check that no id and no case occurs twice."""
         from pytest_trace2evolve.cases.case import read_cases
 
@@ -298,7 +305,9 @@ class Project:
             tasks_by_split[task_file.world_split] = self._tasks_of_file(suite, split, task_file, ids)
         return tasks_by_split
 
-    def _tasks_of_file(self, suite: Suite, split: str, spec: TaskFile, owners: dict[str, str]) -> list[Task]:
+    def _tasks_of_file(
+        self, suite: Suite, split: str, spec: TaskFile, owners: dict[str, str]
+    ) -> "list[Task]":
         """Return the written tasks of one split, and add their ids with their file to `owners`."""
         path = self._path_of(suite.name)
         tasks = []
@@ -319,7 +328,9 @@ class Project:
             tasks.append(task.to_task())
         return tasks
 
-    def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
+    def _check_content(
+        self, path: Path, split: str, content: "Content", split_of: "dict[Content, str]"
+    ) -> None:
         """Check that a split to learn from shares no content with a split of any other role.
 
         `split_of` maps each content to the first split that holds it; a new content is added.
@@ -350,7 +361,7 @@ class Project:
             return Lock()
         return parse_lock(read_text(self.lock_path, LockError, max_bytes=MAX_RECORD_BYTES), self.lock_path)
 
-    def suite_lock(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+    def suite_lock(self, suite: Suite, worlds: "Worlds") -> SuiteLock:
         """Return a suite's lock after comparing it with the suite's file.
 
         The lock is not compared with the world; `verify_world` does that.
@@ -370,7 +381,7 @@ class Project:
             raise LockError(f"{path}: its settings changed since {LOCK_NAME} was written; {RENEW_REMEDY}")
         return lock
 
-    def verify_world(self, suite: Suite, suite_lock: SuiteLock, worlds: Worlds) -> None:
+    def verify_world(self, suite: Suite, suite_lock: SuiteLock, worlds: "Worlds") -> None:
         """Compare a suite's lock with its world.
 
         Raises:
@@ -379,11 +390,11 @@ class Project:
         """
         verify_lock(self._path_of(suite.name), suite_lock, self.current_lock(suite, worlds))
 
-    def current_lock(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+    def current_lock(self, suite: Suite, worlds: "Worlds") -> SuiteLock:
         world, code = self.world(suite, worlds), worlds.code(suite.provider, suite.domain)
         return lock_suite(suite, world, self._path_of(suite.name), SCORER_VERSION, code)
 
-    def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
+    def renew_lock(self, worlds: "Worlds", names: Sequence[str] = ()) -> Lock:
         """Lock the suites `names` again (all suites if empty). Other suites keep their locks."""
         all_names = self.suite_names
         for name in names:

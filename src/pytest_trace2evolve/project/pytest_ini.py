@@ -1,6 +1,9 @@
 """Reads the pytest settings of a folder without pytest."""
 
 import configparser
+import importlib.metadata
+import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ _DEDICATED_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 
 _SHARED_FILES = ("pyproject.toml", "tox.ini", "setup.cfg")
 """Files that pytest tries next, and uses only if they hold a table or section for pytest."""
+
+_REQUIREMENT = re.compile(r"^Requires-Dist: pytest[-_.]trace2evolve\b", re.MULTILINE | re.IGNORECASE)
 
 
 def pytest_settings(root: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -73,3 +78,23 @@ def _read_setting(root: Path, key: str) -> Any:
     except (OSError, ValueError, configparser.Error):
         return None
     return settings[1].get(key) if settings else None
+
+
+def may_have_hooks(root: Path, suites_folder: Path) -> bool:
+    """Whether a file or plugin that pytest would load for a project may implement a hook.
+
+    Such files and plugins are a `conftest.py` in the root or in the folder of suites, a plugin named by `-p`
+    or `PYTEST_PLUGINS`, and an installed plugin whose distribution requires this one. This function does not
+    import pytest.
+    """
+    if any((folder / "conftest.py").is_file() for folder in (root, suites_folder)):
+        return True
+    words = (*ini_words(root, "addopts"), *os.environ.get("PYTEST_ADDOPTS", "").split())
+    if os.environ.get("PYTEST_PLUGINS") or any(word.startswith("-p") for word in words):
+        return True
+    # The metadata is searched as text, because parsing it for each plugin would take longer than all else.
+    return any(
+        re.search(_REQUIREMENT, point.dist.read_text("METADATA") or "")
+        for point in importlib.metadata.entry_points(group="pytest11")
+        if point.dist is not None and point.name != "trace2evolve"
+    )

@@ -17,18 +17,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 
 from pytest_trace2evolve.errors import SuiteError, WorldError, similar_names
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
-from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.verdict import Estimand
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import first_problem, main_problem, read_toml
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.protocols import World
 
 SPLITS_NAME = "_splits.toml"
 """The file next to the suites that defines a project's own splits."""
@@ -223,7 +225,7 @@ class Suite(Record):
             return not is_import_path(self.provider)
         return text in self.locks
 
-    def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
+    def resolve(self, world: "World", path: Path) -> dict[str, list[str]]:
         """Return the task ids of each split, in the order of the file.
 
         Raises:
@@ -365,7 +367,7 @@ def read_splits(path: Path) -> tuple[Split, ...]:
     return tuple(splits)
 
 
-def _check_solo_world(world: World, path: Path) -> None:
+def _check_solo_world(world: "World", path: Path) -> None:
     try:
         world.policy(solo=True)
     except WorldError as error:
@@ -379,7 +381,7 @@ def _check_solo_world(world: World, path: Path) -> None:
         )
 
 
-def _check_solo_tasks(ids: Sequence[str], split: str, world: World, path: Path) -> None:
+def _check_solo_tasks(ids: Sequence[str], split: str, world: "World", path: Path) -> None:
     """Check that tau2's solo agent would accept the tasks of a split."""
     for task_id in ids:
         task = world.tasks()[task_id]
@@ -402,7 +404,7 @@ def _check_solo_tasks(ids: Sequence[str], split: str, world: World, path: Path) 
 
 
 def _split_members(
-    spec: BenchmarkSplit | CaseFile | TaskFile | tuple[str, ...], split: str, world: World, path: Path
+    spec: BenchmarkSplit | CaseFile | TaskFile | tuple[str, ...], split: str, world: "World", path: Path
 ) -> list[str]:
     if isinstance(spec, TaskFile):
         return list(world.splits()[spec.world_split])
@@ -435,7 +437,7 @@ def _split_members(
     return ids
 
 
-def _benchmark_tasks(name: str, split: str, world: World, path: Path) -> list[str]:
+def _benchmark_tasks(name: str, split: str, world: "World", path: Path) -> list[str]:
     available = world.splits()
     if name not in available:
         names = ", ".join(available)

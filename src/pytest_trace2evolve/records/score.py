@@ -27,6 +27,15 @@ class ToolType(StrEnum):
     GENERIC = "generic"
 
 
+SCORER_VERSION = 1
+"""Incremented whenever the same trace could get a different reward; part of every lock."""
+
+NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
+"""The note of a simulation that a judge could have measured."""
+
+RECORDED_VERDICTS = "recorded verdicts of natural-language assertions"
+"""The note of a simulation that is scored with verdicts of its file, and the judge if the file names none."""
+
 UNKNOWN_TOOL = "unknown"
 """The type of a gold action whose tool the domain does not have."""
 

@@ -53,13 +53,13 @@ from pytest_trace2evolve.report.formatting import (
     make_terminal_console,
     shorten_middle,
 )
-from pytest_trace2evolve.scoring.metrics import Metrics
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.scoring.metrics import Metrics
     from pytest_trace2evolve.session.compare import Comparison
 
-SplitFigures = Sequence[tuple[str, str, Metrics]]
+SplitFigures = Sequence[tuple[str, str, "Metrics"]]
 """Suite, split and metrics of each split that the candidate ran."""
 
 MAX_NAME_COLUMNS, MAX_SPLIT_COLUMNS, MAX_TASK_COLUMNS = 24, 32, 80
@@ -162,7 +162,7 @@ def _print_body(
     page: Page,
     summary: RunSummary,
     figures: SplitFigures,
-    titled_metrics: Sequence[tuple[str, Metrics]],
+    titled_metrics: "Sequence[tuple[str, Metrics]]",
     *,
     is_verbose: bool,
 ) -> None:
@@ -244,7 +244,7 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
     )
 
 
-def _print_metrics(page: Page, titled_metrics: Sequence[tuple[str, Metrics]]) -> None:
+def _print_metrics(page: Page, titled_metrics: "Sequence[tuple[str, Metrics]]") -> None:
     """Print additional figures: trials, actions, invariants and the project's own checks."""
     if not titled_metrics:
         return
@@ -525,7 +525,7 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
         page.print_command(command, label=" next: ")
 
 
-def invariants_line(metrics: Metrics) -> str:
+def invariants_line(metrics: "Metrics") -> str:
     """Count the simulations that broke each invariant; empty if no simulation broke one or was checked."""
     counts = metrics.invariants
     if counts is None or not counts.broke:
@@ -534,7 +534,7 @@ def invariants_line(metrics: Metrics) -> str:
     return f"invariants: {counts.broke} of {counts.simulations} simulations broke at least one: {by_name}"
 
 
-def checks_line(metrics: Metrics) -> str:
+def checks_line(metrics: "Metrics") -> str:
     """Count the simulations that broke each check of one's own, among those to which the check applies."""
     parts = []
     for name, counts in (metrics.checks or {}).items():
@@ -543,7 +543,7 @@ def checks_line(metrics: Metrics) -> str:
     return f"checks broken: {', '.join(parts)}" if parts else ""
 
 
-def pass_hat_text(metrics: Metrics) -> str:
+def pass_hat_text(metrics: "Metrics") -> str:
     """Format pass^k for k = 1, 2, 4, 8 and 16, as far as there are enough trials."""
     return (
         " ".join(format_number(metrics.pass_hat[k]) for k in (1, 2, 4, 8, 16) if k in metrics.pass_hat)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -15,10 +15,12 @@ from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import GREETING, Requestor
 from pytest_trace2evolve.records.rules import Finding, Invariant
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome
-from pytest_trace2evolve.scoring.trace_checks import CheckResult
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.task import Task
+    from pytest_trace2evolve.records.trace import Simulation
+    from pytest_trace2evolve.scoring.trace_checks import CheckResult
 
 SUCCESS = 1.0 - 1e-6
 """The smallest reward that is a success (tau2's tolerance)."""
@@ -231,14 +233,14 @@ _ROLES: tuple[Requestor, ...] = ("assistant", "user")
 
 
 def to_evidence(
-    simulation: Simulation,
-    task: Task,
+    simulation: "Simulation",
+    task: "Task",
     score: Score,
     types: Mapping[str, ToolType],
     *,
     solo: bool = False,
     findings: Sequence[Finding] | None = None,
-    check_results: Mapping[str, CheckResult] | None = None,
+    check_results: "Mapping[str, CheckResult] | None" = None,
 ) -> SimulationEvidence:
     """The compact record of one scored simulation. A simulation without a trial number gets trial 0.
 
@@ -273,7 +275,7 @@ def to_evidence(
     )
 
 
-def _action_counts(task: Task, score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:
+def _action_counts(task: "Task", score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:
     """The gold actions by tool type.
 
     `matched` is set only if the simulation was measured and its actions were checked.

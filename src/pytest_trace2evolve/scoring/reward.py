@@ -23,6 +23,8 @@ from pytest_trace2evolve.records.protocols import (
 )
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import (
+    NO_JUDGE_NOTE,
+    RECORDED_VERDICTS,
     UNKNOWN_TOOL,
     ActionCheck,
     Check,
@@ -34,15 +36,6 @@ from pytest_trace2evolve.records.task import Action, EvaluationCriteria, Forbidd
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, REGULAR_ENDS, Simulation, TerminationReason
 from pytest_trace2evolve.scoring.collateral import agent_database, find_collateral, fixes_records
 from pytest_trace2evolve.scoring.matchers import assign, contains_matcher, satisfies
-
-SCORER_VERSION = 1
-"""Incremented whenever the same trace could get a different reward; part of every lock."""
-
-NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
-"""The note of a simulation that a judge could have measured."""
-
-RECORDED_VERDICTS = "recorded verdicts of natural-language assertions"
-"""The note of a simulation that is scored with verdicts of its file, and the judge if the file names none."""
 
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:

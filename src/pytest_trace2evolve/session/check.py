@@ -31,8 +31,8 @@ from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
 from pytest_trace2evolve.project.tool_settings import FILE_NAME
 from pytest_trace2evolve.records.ledger import Access, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
+from pytest_trace2evolve.records.score import SCORER_VERSION
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.world_checks import rule_problems, tool_problems
 from pytest_trace2evolve.session.call_checks import find_call_problems
 from pytest_trace2evolve.session.findings import Finding, error_line, to_finding

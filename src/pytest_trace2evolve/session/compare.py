@@ -9,7 +9,6 @@ import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
 from pytest_trace2evolve.evidence.baselines import stream_evidence
-from pytest_trace2evolve.evidence.results import ResultsFile
 from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Floats, build_columns
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
@@ -19,25 +18,19 @@ from pytest_trace2evolve.gate.comparable import (
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.judges.chat import PROMPT_VERSION
 from pytest_trace2evolve.project.policies import find_policy
-from pytest_trace2evolve.records.agreement import JudgeIdentity
 from pytest_trace2evolve.records.evidence import ComparedSides, Evidence, Provenance, describe_side
-from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics
 from pytest_trace2evolve.session.evidence_sources import load_evidence
-from pytest_trace2evolve.session.trace_checks import (
-    NO_TRACE_CHECKS,
-    TraceChecks,
-    plan_trace_checks,
-    ungated_reason,
-)
-from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.evidence.results import ResultsFile
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.project.suites import Suite
+    from pytest_trace2evolve.records.protocols import Judge
+    from pytest_trace2evolve.session.trace_checks import TraceChecks
+    from pytest_trace2evolve.worlds.registry import Worlds
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class Side:
     columns: Columns
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
-    files: tuple[ResultsFile, ...] = ()
+    files: "tuple[ResultsFile, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class Comparison:
 def compare(
     baseline: Sequence[Path],
     candidate: Sequence[Path],
-    worlds: Worlds,
+    worlds: "Worlds | None" = None,
     *,
     policy: str | None = None,
     goal: Goal = Goal.IMPROVE,
@@ -88,7 +81,7 @@ def compare(
     project: "Project | None" = None,
     suite: str | None = None,
     split: str | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
     keeps_evidence: bool = False,
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
@@ -99,6 +92,7 @@ def compare(
     of different agents, since no candidate is promoted here; a note names each difference.
 
     Args:
+        worlds: Opens the worlds that score results files; None for those of the project.
         keeps_evidence: Whether the result holds the evidence of both sides, for a report page.
 
     Raises:
@@ -107,18 +101,25 @@ def compare(
         SuiteError, LockError: the suite or split is unknown, or differs from the lock.
     """
     gate_policy = find_policy(policy or DEFAULT_POLICY, project)
-    own_checks = {} if project is None else project.extensions.trace_checks
-    trace_checks = plan_trace_checks(own_checks, project, judge)
+    trace_checks = _plan_own_checks(project, judge)
     tasks: Mapping[str, str] | None = None
     if project is not None and suite is not None:
         suite_spec = project.suite(suite)
-        suite_lock = project.suite_lock(suite_spec, worlds)
+        suite_lock = project.suite_lock(suite_spec, worlds or project.open_worlds())
         if split is not None and split not in suite_lock.splits:
             raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(suite_lock.splits)}")
         tasks = suite_lock.tasks if split is None else suite_lock.splits[split]
         provider = provider or suite_spec.provider
     baseline_side, candidate_side = (
-        read_side(paths, worlds, provider, judge, trace_checks=trace_checks, keeps_evidence=keeps_evidence)
+        read_side(
+            paths,
+            worlds,
+            provider,
+            judge,
+            project=project,
+            trace_checks=trace_checks,
+            keeps_evidence=keeps_evidence,
+        )
         for paths in (baseline, candidate)
     )
     _check_comparable(baseline_side, candidate_side)
@@ -164,7 +165,7 @@ def compare(
         candidate_name=_short_name(candidate_side.name),
         compared=compared,
         notes=(
-            *trace_checks.notes,
+            *(trace_checks.notes if trace_checks is not None else ()),
             *baseline_side.notes,
             *candidate_side.notes,
             *((missing_text,) if missing_text else ()),
@@ -185,21 +186,40 @@ def recorded_suite(baseline: Provenance, candidate: Provenance, project: "Projec
     return suite if is_same else None
 
 
+def _plan_own_checks(project: "Project | None", judge: "Judge | None") -> "TraceChecks | None":
+    """Return the project's own checks; None if it has none."""
+    if project is None or not project.may_have_checks:
+        return None
+    if not (own_checks := project.extensions.trace_checks):
+        return None
+    from pytest_trace2evolve.session.trace_checks import plan_trace_checks
+
+    return plan_trace_checks(own_checks, project, judge)
+
+
 def _ungated_checks(
-    origin: Provenance, trace_checks: TraceChecks, project: "Project | None"
+    origin: Provenance, trace_checks: "TraceChecks | None", project: "Project | None"
 ) -> dict[str, str]:
     """The judged checks of the compared evidence that may not decide, with the reasons.
 
     The judge that measured saved evidence need not be named again. If a different one is named, the
     agreement of the judge that measured the evidence counts.
     """
-    reasons = dict(trace_checks.ungated)
+    reasons = dict(trace_checks.ungated) if trace_checks is not None else {}
+    rubrics = {name: check for name, check in (origin.checks or {}).items() if check.rubric}
+    if not rubrics:
+        return reasons
+    from pytest_trace2evolve.judges.chat import PROMPT_VERSION
+    from pytest_trace2evolve.records.agreement import JudgeIdentity
+    from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, ungated_reason
+
+    trace_checks = trace_checks or NO_TRACE_CHECKS
     is_same_judge = origin.judge == getattr(trace_checks.judge, "model", None)
-    for name, check_origin in (origin.checks or {}).items():
-        if check_origin.rubric and not (is_same_judge and check_origin == trace_checks.origins.get(name)):
+    for name, check_origin in rubrics.items():
+        if not (is_same_judge and check_origin == trace_checks.origins.get(name)):
             reasons.pop(name, None)
             identity = JudgeIdentity(
-                model=origin.judge or "", prompt=PROMPT_VERSION, rubric=check_origin.rubric
+                model=origin.judge or "", prompt=PROMPT_VERSION, rubric=check_origin.rubric or ""
             )
             if reason := ungated_reason(name, identity, project):
                 reasons[name] = reason
@@ -213,12 +233,13 @@ def _short_name(name: str) -> str:
 
 def read_side(
     paths: Sequence[Path],
-    worlds: Worlds,
+    worlds: "Worlds | None",
     provider: str | None,
-    judge: Judge | None,
+    judge: "Judge | None",
     *,
+    project: "Project | None" = None,
     require_one_agent: bool = False,
-    trace_checks: TraceChecks = NO_TRACE_CHECKS,
+    trace_checks: "TraceChecks | None" = None,
     keeps_evidence: bool = False,
 ) -> Side:
     """Read the simulations of one side from files.
@@ -232,6 +253,10 @@ def read_side(
     is_streamed = len(paths) == 1 and not keeps_evidence
     if is_streamed and (provenance := stream_evidence(paths[0], builder.add)) is not None:
         return _check_not_empty(Side(name, provenance, builder.build()))
+    if worlds is None:
+        from pytest_trace2evolve.worlds.registry import Worlds
+
+        worlds = Worlds() if project is None else project.open_worlds()
     loaded_evidence = load_evidence(
         paths, worlds, provider, judge, require_one_agent=require_one_agent, trace_checks=trace_checks
     )

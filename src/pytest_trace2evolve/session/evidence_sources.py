@@ -1,7 +1,7 @@
 """Reads evidence from paths: results files, run folders, compact evidence and runs to replay.
 
 The current scorer scores results files again when they are read. Compact evidence is used unchanged.
-Functions that compare files import the gate themselves, because scoring a file does not need it.
+Scoring, worlds and the gate are imported where they are used: a comparison of saved baselines scores nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import (
     OWN_BLOCK_KEY,
@@ -22,24 +22,24 @@ from pytest_trace2evolve.evidence.results import (
     read_results,
 )
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.records.rules import Finding
-from pytest_trace2evolve.records.score import Score
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, RECORDED_VERDICTS, SCORER_VERSION
 from pytest_trace2evolve.records.task_revision import named_revision
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, Simulation
-from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
-from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE, RECORDED_VERDICTS, SCORER_VERSION, score
-from pytest_trace2evolve.scoring.trace_checks import CheckResult
-from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks, describe_check_failures
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.reading import first_problem
-from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.project.candidates import Candidate
+    from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.project.suites import Suite
+    from pytest_trace2evolve.records.protocols import Judge
+    from pytest_trace2evolve.records.rules import Finding
+    from pytest_trace2evolve.records.score import Score
+    from pytest_trace2evolve.records.task import Task
+    from pytest_trace2evolve.scoring.metrics import Metrics
+    from pytest_trace2evolve.scoring.trace_checks import CheckResult
+    from pytest_trace2evolve.session.trace_checks import TraceChecks
+    from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def path_exists(path: Path) -> bool:
@@ -48,6 +48,40 @@ def path_exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def find_evidence(name: str, project: "Project | None", base_folder: Path, suite: str | None = None) -> Path:
+    """Find a path as `find_run` does, or that of a saved baseline. Without a project, the name is a path."""
+    if project is None or path_exists(base_folder / name):
+        return Path(name)
+    return find_run(name, project, base_folder, project.baseline_files(suite))
+
+
+def find_run(
+    run: str, project: "Project | None", base_folder: Path, baselines: Mapping[str, Path] | None = None
+) -> Path:
+    """Find the path of a run from its id, the beginning of its id, its folder, or a results file.
+
+    Paths are relative to `base_folder`. Names of `baselines` are found too.
+    """
+    if path_exists(base_folder / run):
+        return base_folder / run
+    if baselines and run in baselines:
+        return baselines[run]
+    if project is None:
+        raise ConfigError(f"{run}: no such path, and no project here to search for runs; give --root")
+    folder = project.runs_folder
+    ids = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    matching_ids = [run] if run in ids else [name for name in ids if name.startswith(run)]
+    if len(matching_ids) > 1:
+        names = ", ".join(matching_ids[:5])
+        raise ConfigError(f"run {run!r} matches several runs: {names}; give more of the id")
+    if not matching_ids:
+        raise ConfigError(
+            f"{run!r} is neither a path{', a saved baseline' if baselines is not None else ''} nor a run in "
+            f"{folder}; {name_suggestion(run, [*(baselines or ()), *ids[-20:]])}"
+        )
+    return folder / matching_ids[0]
 
 
 def expand_run_folders(paths: Iterable[Path]) -> Iterator[Path]:
@@ -77,6 +111,8 @@ def mode_of(file: ResultsFile) -> Mode:
 
 def file_provenance(file: ResultsFile) -> Provenance:
     """Return the provenance of a results file, from this package's block or else from tau2's fields."""
+    from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER
+
     info = file.info
     own_block = info.get(OWN_BLOCK_KEY)
     if isinstance(own_block, dict):
@@ -130,21 +166,25 @@ class ScoredSimulation:
     """
 
     simulation: Simulation
-    task: Task
-    score: Score
+    task: "Task"
+    score: "Score"
     record: SimulationEvidence
-    findings: tuple[Finding, ...] = ()
-    check_results: Mapping[str, CheckResult] = field(default_factory=dict)
+    findings: "tuple[Finding, ...]" = ()
+    check_results: "Mapping[str, CheckResult]" = field(default_factory=dict)
 
 
 def rescore(
     file: ResultsFile,
-    worlds: Worlds,
+    worlds: "Worlds",
     provider: str | None,
-    judge: Judge | None = None,
-    trace_checks: TraceChecks = NO_TRACE_CHECKS,
+    judge: "Judge | None" = None,
+    trace_checks: "TraceChecks | None" = None,
 ) -> list[ScoredSimulation]:
     """Score every simulation of a file with the tasks embedded in it."""
+    from pytest_trace2evolve.scoring.invariants import breaches_in
+    from pytest_trace2evolve.scoring.metrics import to_evidence
+    from pytest_trace2evolve.scoring.reward import score
+
     domain, origin = domain_of(file), file_provenance(file)
     world = worlds.open(provider or origin.provider, domain)
     types = world.tool_types()
@@ -153,7 +193,9 @@ def rescore(
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
         findings = breaches_in(simulation, result, world if origin.is_conversational else None)
-        check_results = trace_checks.run(simulation, result, task, world) if origin.is_conversational else {}
+        check_results: Mapping[str, CheckResult] = {}
+        if trace_checks is not None and origin.is_conversational:
+            check_results = trace_checks.run(simulation, result, task, world)
         record = to_evidence(
             simulation,
             task,
@@ -176,18 +218,21 @@ class ScoredFile:
     path: Path
     domain: str
     simulations: tuple[ScoredSimulation, ...]
-    metrics: Metrics
+    metrics: "Metrics"
     notes: tuple[str, ...]
 
 
 def rescore_files(
     paths: Sequence[Path],
-    worlds: Worlds,
+    worlds: "Worlds",
     provider: str | None,
-    judge: Judge | None,
-    trace_checks: TraceChecks = NO_TRACE_CHECKS,
+    judge: "Judge | None",
+    trace_checks: "TraceChecks | None" = None,
 ) -> list[ScoredFile]:
     """Read all files, so that bad input is reported at once, then score them one by one."""
+    from pytest_trace2evolve.scoring.metrics import compute_metrics
+    from pytest_trace2evolve.session.trace_checks import describe_check_failures
+
     scored_files = []
     for file in [read_results(path) for path in expand_run_folders(paths)]:
         check_copies([file])
@@ -242,13 +287,13 @@ class LoadedEvidence:
 
 def load_evidence(
     paths: Sequence[Path],
-    worlds: Worlds,
+    worlds: "Worlds",
     provider: str | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
     *,
     require_one_agent: bool = False,
     split_by_suite: bool = False,
-    trace_checks: TraceChecks = NO_TRACE_CHECKS,
+    trace_checks: "TraceChecks | None" = None,
 ) -> LoadedEvidence:
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
@@ -287,7 +332,7 @@ def load_evidence(
         check_copies(group)
         notes += renumbering_notes
         origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
-        checks = trace_checks.recorded_origins if origin.is_conversational else None
+        checks = trace_checks.recorded_origins if trace_checks and origin.is_conversational else None
         origin = origin.model_copy(update={"checks": checks})
         trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
         records = [
@@ -311,7 +356,7 @@ def load_evidence(
 def combined_provenance(
     files: Sequence[ResultsFile],
     provider: str | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
     *,
     require_one_agent: bool = False,
 ) -> Provenance:
@@ -349,7 +394,7 @@ class RecordedSimulation:
     """One recorded simulation, with its task as the same file records it."""
 
     simulation: Simulation
-    task: Task
+    task: "Task"
 
 
 @dataclass(frozen=True)

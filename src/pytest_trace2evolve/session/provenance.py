@@ -15,8 +15,8 @@ from pytest_trace2evolve.records.evidence import (
     split_texts,
     with_texts,
 )
+from pytest_trace2evolve.records.score import SCORER_VERSION
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.session.evidence_sources import file_provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.traces import SEALED_ROLES, sealed_splits_of_task

@@ -38,44 +38,10 @@ from pytest_trace2evolve.session.evidence_sources import (
     domain_of,
     expand_run_folders,
     file_provenance,
-    path_exists,
+    find_run,
 )
 from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.worlds.registry import Worlds
-
-
-def find_evidence(name: str, project: Project | None, base_folder: Path, suite: str | None = None) -> Path:
-    """Find a path as `find_run` does, or that of a saved baseline. Without a project, the name is a path."""
-    if project is None or path_exists(base_folder / name):
-        return Path(name)
-    return find_run(name, project, base_folder, project.baseline_files(suite))
-
-
-def find_run(
-    run: str, project: Project | None, base_folder: Path, baselines: Mapping[str, Path] | None = None
-) -> Path:
-    """Find the path of a run from its id, the beginning of its id, its folder, or a results file.
-
-    Paths are relative to `base_folder`. Names of `baselines` are found too.
-    """
-    if path_exists(base_folder / run):
-        return base_folder / run
-    if baselines and run in baselines:
-        return baselines[run]
-    if project is None:
-        raise ConfigError(f"{run}: no such path, and no project here to search for runs; give --root")
-    folder = project.runs_folder
-    ids = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    matching_ids = [run] if run in ids else [name for name in ids if name.startswith(run)]
-    if len(matching_ids) > 1:
-        names = ", ".join(matching_ids[:5])
-        raise ConfigError(f"run {run!r} matches several runs: {names}; give more of the id")
-    if not matching_ids:
-        raise ConfigError(
-            f"{run!r} is neither a path{', a saved baseline' if baselines is not None else ''} nor a run in "
-            f"{folder}; {name_suggestion(run, [*(baselines or ()), *ids[-20:]])}"
-        )
-    return folder / matching_ids[0]
 
 
 def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitName]:
