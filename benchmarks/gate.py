@@ -29,7 +29,6 @@ from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import (
     AGENTS,
-    NEAR_DETERMINISTIC,
     Agent,
     Change,
     Design,
@@ -71,7 +70,7 @@ SMALL_LOSSES = (-0.10, -0.20, -0.30)
 ALIKE = {f"alike {rate}": Agent(rate, 100 - rate) for rate in (50, 60, 75, 90)}
 """Agents with about the same chance of success on every task, in percent."""
 
-KINDS = {**AGENTS, "near-deterministic": NEAR_DETERMINISTIC}
+KINDS = {**AGENTS, "near-deterministic": Agent(0.06, 0.03)}
 SUITE = Calibrated(name="suite", has_fixed_tasks=True)
 
 

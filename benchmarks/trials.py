@@ -25,7 +25,7 @@ from pytest_trace2evolve.gate.calibration import pool_of
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import METRICS, REWARD, Comparisons, Tally
-from pytest_trace2evolve.gate.power import AGENTS, NEAR_DETERMINISTIC, Design, Effect
+from pytest_trace2evolve.gate.power import AGENTS, Agent, Design, Effect
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.gate.stages import simulate_runs
 from pytest_trace2evolve.records.verdict import Decision, Goal
@@ -44,7 +44,7 @@ MIXED = 0.5
 
 SCHEDULE = (2, 4, 8)
 AGENTS_OF_DESIGNS = {
-    "near-deterministic": NEAR_DETERMINISTIC,
+    "near-deterministic": Agent(0.06, 0.03),
     "noisy": AGENTS["noisy"],
     "mixed": AGENTS["medium"],
 }

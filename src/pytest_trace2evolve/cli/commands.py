@@ -163,12 +163,19 @@ POWER = Command(
     (
         "trace2evolve power --tasks 114 --trials 4",
         "trace2evolve power --tasks 56 --trials 3 --live --agent-profile noisy",
+        "trace2evolve power --tasks 114 --trials 8 --baseline-trials 16",
     ),
     "gate:show_power",
     (
         integer_option("--tasks", "N", "tasks compared", range_check(2, 100_000), required=True),
         integer_option(
             "--trials", "K", "trials of each task on each side", range_check(1, 10_000), required=True
+        ),
+        integer_option(
+            "--baseline-trials",
+            "K",
+            "trials of a saved baseline: also simulate runs in stages, with their simulations",
+            range_check(1, 10_000),
         ),
         text_option(
             "--agent-profile",

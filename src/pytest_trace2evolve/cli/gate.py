@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from pytest_trace2evolve.utils.crashes import EXIT_CRASH
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.gate.power import Agent
+    from pytest_trace2evolve.gate.power import Agent, Plan
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.verdict import Estimand
 
@@ -213,9 +214,27 @@ def show_power(options: argparse.Namespace) -> int:
         margin=adjusted_policy.margin,
         rows=options.comparisons,
     )
+    if options.baseline_trials is not None:
+        return _show_stages(options, plan)
     result = simulate_power(plan)
     print(json.dumps(power_json(plan, result), indent=2) if options.json else power_text(plan, result))
     return 0
+
+
+def _show_stages(options: argparse.Namespace, plan: "Plan") -> int:
+    """Print what runs in stages against a saved baseline cost and show; 2 if they cannot decide."""
+    from pytest_trace2evolve.gate.calibrated import Calibrated
+    from pytest_trace2evolve.gate.stages import preflight
+    from pytest_trace2evolve.report.preflight import stages_text
+    from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
+
+    if not isinstance(plan.policy, Calibrated):
+        raise ConfigError("--baseline-trials needs a policy based on calibrated, which states chances")
+    design = replace(plan.design, baseline_trials=options.baseline_trials, is_live=True)
+    schedule = [*(trials for trials in DEFAULT_STAGES if trials < design.trials), design.trials]
+    result = preflight(plan.agent, design, plan.policy, schedule, rows=min(plan.rows, 1000))
+    print(json.dumps(asdict(result), indent=2) if options.json else stages_text(result).rstrip())
+    return 0 if result.smallest_gain is not None else 2
 
 
 def _estimand(options: argparse.Namespace, project: "Project | None") -> "Estimand":

@@ -80,7 +80,7 @@ class Tally:
     max_steps: Counts
 
     @classmethod
-    def of_successes(cls, successes: Counts, trials: int) -> "Tally":
+    def of_successes(cls, successes: Counts, trials: int | Counts) -> "Tally":
         """The tally of tasks that were all measured with rewards of 0 or 1, and have no other figures."""
         none = np.zeros_like(successes)
         reward = successes.astype(np.float64)

@@ -62,9 +62,6 @@ AGENTS: Mapping[str, Agent] = {
 }
 """Kinds of agents seen in tau2's published runs."""
 
-NEAR_DETERMINISTIC = Agent(0.06, 0.03)
-"""An agent with the same outcome in every trial, on nearly every task."""
-
 
 @dataclass(frozen=True)
 class Effect:

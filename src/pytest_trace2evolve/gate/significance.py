@@ -98,8 +98,8 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
     distinct sizes, so the logarithm is one matrix product. The sum has the same parity as the total of all
     sizes, so half of the sum, rounded up, determines it. This halves the number of points to compute.
     """
-    sizes = np.unique(np.abs(steps))
-    sizes = sizes[sizes > 0]
+    levels = np.unique([0, *np.unique(np.abs(steps))])
+    sizes = levels[1:]
     rows = steps.shape[0]
     if not sizes.size:
         return SignFlip(np.ones(rows), np.ones(rows))
@@ -116,9 +116,7 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
     for start in range(0, rows, chunk_rows):
         chunk_steps = steps[start : start + chunk_rows]
         is_odd = totals[start : start + chunk_rows] % 2
-        counts = np.stack([(np.abs(chunk_steps) == size).sum(axis=1) for size in sizes], axis=1).astype(
-            np.float64
-        )
+        counts = _count_by_row(np.searchsorted(levels, np.abs(chunk_steps)), len(levels))[:, 1:]
         signs = 1.0 - 2.0 * (np.rint(counts @ is_negative) % 2)
         waves = np.exp(counts @ logs) * signs
         chances = np.fft.irfft(np.where(is_odd[:, None] == 1, waves * half_phases, waves), length, axis=1)
@@ -128,6 +126,13 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
         low[start : start + chunk_rows] = cumulative[index]
         high[start : start + chunk_rows] = 1.0 - cumulative[index] + chances[index]
     return SignFlip(np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0))
+
+
+def _count_by_row(indices: Counts, size: int) -> Floats:
+    """How often each row holds each index below `size`, shape (R, `size`)."""
+    offsets = size * np.arange(len(indices))[:, None]
+    counts = np.bincount((indices + offsets).ravel(), minlength=size * len(indices))
+    return counts.reshape(len(indices), size).astype(np.float64)
 
 
 @cache
@@ -190,10 +195,14 @@ def stratified_fisher(
         baseline_failed, baseline_trials, candidate_failed, candidate_trials: Counts of shape (R, N).
     """
     failed = baseline_failed + candidate_failed
-    strata = np.stack([counts.ravel() for counts in (baseline_trials, candidate_trials, failed)])
-    distinct, indices = np.unique(strata, axis=1, return_inverse=True)
+    base = (
+        int(max(baseline_trials.max(initial=0), candidate_trials.max(initial=0), failed.max(initial=0))) + 1
+    )
+    strata, indices = np.unique(
+        (baseline_trials * base + candidate_trials) * base + failed, return_inverse=True
+    )
     indices = indices.reshape(failed.shape)
-    tables = [_hypergeometric(*numbers) for numbers in distinct.T.tolist()]
+    tables = [_hypergeometric(code // base**2, code // base % base, code % base) for code in strata.tolist()]
     # The characteristic function of the sum is the product over tasks, which share few distinct strata.
     length = _fast_length(int(failed.sum(axis=1).max(initial=0)) + 1)
     angles = 2 * np.pi * np.arange(length // 2 + 1) / length
@@ -205,7 +214,7 @@ def stratified_fisher(
     chunk_rows = max(1, (1 << 20) // length)
     for start in range(0, len(failed), chunk_rows):
         chunk = indices[start : start + chunk_rows]
-        counts = np.stack([(chunk == index).sum(axis=1) for index in range(len(tables))], axis=1)
+        counts = _count_by_row(chunk, len(tables))
         waves = np.exp(counts @ logs + 1j * (counts @ phases))
         chances = np.fft.irfft(waves, length, axis=1)
         tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]

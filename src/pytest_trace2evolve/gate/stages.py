@@ -17,7 +17,14 @@ from pytest_trace2evolve.gate.confirm import STEP_TRIALS, fresh_p
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.intervals import information_share, predictive_power
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, REWARD, Comparisons
-from pytest_trace2evolve.gate.power import Agent, Design, Effect, simulate_stages
+from pytest_trace2evolve.gate.power import (
+    TARGET_GAIN,
+    Agent,
+    Design,
+    Effect,
+    gain_at_power,
+    simulate_stages,
+)
 from pytest_trace2evolve.gate.protocols import FAIL, Question
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
@@ -75,12 +82,14 @@ def simulate_runs(
     paid = np.zeros((rows, design.tasks), dtype=np.bool_)
     for compared, trials in zip(stages, schedule, strict=True):
         is_open = ended == 0
-        assert compared.fresh_p is not None
-        tried = compared.is_broken & is_open[:, None] & ~np.isnan(compared.fresh_p)
-        if not confirms_all:
-            tried &= _matters(compared, paid, policy, question)[:, None]
-        paid |= tried
-        decided = _ranks(compared, np.where(paid, compared.fresh_p, np.nan), policy, question)
+        if compared.fresh_p is None:
+            decided = decision_ranks(policy, compared, question)
+        else:
+            tried = compared.is_broken & is_open[:, None] & ~np.isnan(compared.fresh_p)
+            if not confirms_all:
+                tried &= _matters(compared, paid, policy, question)[:, None]
+            paid |= tried
+            decided = _ranks(compared, np.where(paid, compared.fresh_p, np.nan), policy, question)
         rank = np.where(is_open, decided, rank)
         is_last = np.full(rows, trials == schedule[-1])
         if trials < schedule[-1]:
@@ -98,8 +107,7 @@ def _ranks(compared: Comparisons, p: Floats, policy: Calibrated, question: Quest
 
 def _matters(compared: Comparisons, paid: Flags, policy: Calibrated, question: Question) -> Flags:
     """Whether fresh trials of broken tasks can change each decision, or discard by themselves."""
-    assert compared.fresh_p is not None
-    known = np.where(paid, compared.fresh_p, np.nan)
+    known = np.where(paid, np.asarray(compared.fresh_p), np.nan)
     untried = compared.is_broken & ~paid
     outcomes = [_ranks(compared, np.where(untried, p, known), policy, question) for p in (np.nan, 1.0, 0.0)]
     confirmed = compared.with_fresh_p(np.where(untried, 0.0, known))
@@ -109,5 +117,81 @@ def _matters(compared: Comparisons, paid: Flags, policy: Calibrated, question: Q
 
 def _fresh_simulations(last: Comparisons, paid: Flags) -> Counts:
     """The fresh simulations of both sides: one step of trials, and one more unless the first was clear."""
-    is_clear = (last.fresh_p == 1.0) | (last.fresh_p == float(fresh_p(STEP_TRIALS, 0)))
+    is_clear = np.isin(np.asarray(last.fresh_p), (1.0, float(fresh_p(STEP_TRIALS, 0))))
     return np.asarray(2 * STEP_TRIALS * np.where(paid, np.where(is_clear, 1, 2), 0).sum(axis=1))
+
+
+# What a run costs and shows, before it starts.
+
+EFFECTS = (0.0, 0.05, 0.10)
+"""The true gains whose costs are forecast."""
+
+_FURTHER_GAINS = (0.02, 0.15, 0.25, 0.40)
+"""Further gains, from which the smallest gain with 80 % power is interpolated."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Simulated runs at one true gain.
+
+    `simulations` is the mean of a run, fresh ones included; `ended` the share of runs that end at each stage.
+    """
+
+    effect: float
+    promoted: float
+    simulations: float
+    ended: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a planned run costs and can show.
+
+    Attributes:
+        forecasts: One for each of `EFFECTS` that the agent can reach.
+        smallest_gain: The smallest gain that four of five runs promote; None if no gain is.
+        alternatives: Other designs with about as many simulations of the candidate, each with the share of
+            runs that promote a gain of `TARGET_GAIN`.
+    """
+
+    design: Design
+    schedule: tuple[int, ...]
+    forecasts: tuple[Forecast, ...]
+    smallest_gain: float | None
+    alternatives: tuple[tuple[Design, float], ...]
+
+
+def preflight(
+    agent: Agent,
+    design: Design,
+    policy: Calibrated,
+    schedule: Sequence[int],
+    *,
+    share: float = 1.0,
+    rows: int = 300,
+) -> Preflight:
+    """Simulate what a run with goal `improve` costs and shows.
+
+    `design` has the trials of the saved baseline, `share` is the share of its level that the claim may use,
+    and `rows` the number of simulated runs for each figure.
+    """
+
+    def forecast(effect: float, other: Design = design, trials: Sequence[int] = schedule) -> Forecast:
+        random = np.random.default_rng([rows, round(1000 + 1000 * effect)])
+        runs = simulate_runs(random, agent, Effect(effect), other, policy, trials, rows=rows, share=share)
+        ended = tuple(float((runs.trials == stage).mean()) for stage in trials)
+        return Forecast(effect, runs.share(Decision.PROMOTE), runs.simulations(other.tasks), ended)
+
+    reachable = [effect for effect in (*EFFECTS, *_FURTHER_GAINS) if agent.mean + effect < 0.999]
+    forecasts = {effect: forecast(effect) for effect in reachable}
+    smallest = gain_at_power({effect: found.promoted for effect, found in forecasts.items()}, rows)
+    alternatives = []
+    if TARGET_GAIN in forecasts:
+        others = [replace(design, baseline_trials=2 * (design.baseline_trials or schedule[-1]))]
+        if schedule[-1] > 1:
+            others.append(replace(design, tasks=2 * design.tasks, trials=schedule[-1] // 2))
+        for other in others:
+            trials = schedule if other.tasks == design.tasks else sorted({max(1, n // 2) for n in schedule})
+            alternatives.append((other, forecast(TARGET_GAIN, other, trials).promoted))
+    wanted = tuple(found for effect, found in forecasts.items() if effect in EFFECTS)
+    return Preflight(design, tuple(schedule), wanted, smallest, tuple(alternatives))

@@ -136,7 +136,8 @@ class Controller(ItemHooks):
         self.selection = select_tests(self.config, self.resources.project)
         if not self._has_tests(self.selection):
             return
-        is_listing = bool(self.config.option.collectonly)
+        is_dry_run = bool(self.config.option.t2e_dry_run)
+        is_listing = is_dry_run or bool(self.config.option.collectonly)
         options = read_options(
             self.config.option, context_of(self.config), can_embed=self.selection.may_embed
         )
@@ -150,6 +151,8 @@ class Controller(ItemHooks):
         self.plan = plan
         self.suites = {name: planned.planned_splits for name, planned in plan.suites.items()}
         self._warnings = age_warnings(_baseline_facts(plan), self.config.option.t2e_baseline_max_age)
+        if is_dry_run:
+            _end_dry_run(self.config, plan)
         if is_listing:
             return
         try:
@@ -502,3 +505,17 @@ def _baseline_facts(plan: Plan) -> list[BaselineFacts]:
     return planned_baselines(
         {name: planned.baseline for name, planned in plan.suites.items()}, plan.started_at
     )
+
+
+def _end_dry_run(config: pytest.Config, plan: Plan) -> NoReturn:
+    """Print what a run costs and can show, and end pytest: with status 2 if a suite cannot decide."""
+    from pytest_trace2evolve.report.preflight import preflight_text
+    from pytest_trace2evolve.session.preflight import preflight_splits
+
+    splits = preflight_splits(plan)
+    if reporter := config.pluginmanager.getplugin("terminalreporter"):
+        reporter.write_line(preflight_text(splits).rstrip())
+        reporter.flush()
+    undecided = [f"{found.suite}::{found.split}" for found in splits if found.obstacle]
+    reason = f"{', '.join(undecided)} cannot decide" if undecided else "no simulation was started"
+    pytest.exit(f"--t2e-dry-run: {reason}", 2 if undecided else 0)

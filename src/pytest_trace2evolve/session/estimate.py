@@ -26,10 +26,12 @@ class ExpectedUsage:
 
         A task that the baseline lacks gets the suite's mean. None if the suite has no figures.
         """
+        return self.by_suite.get(suite, {}).get(task_id) or self.mean_usage(suite)
+
+    def mean_usage(self, suite: str) -> Usage | None:
+        """Return the mean expected usage of a suite's simulations; None without figures."""
         by_task = self.by_suite.get(suite)
-        if not by_task:
-            return None
-        return by_task.get(task_id) or _mean(by_task.values())
+        return _mean(by_task.values()) if by_task else None
 
     @property
     def min_usage(self) -> Usage | None:

@@ -174,6 +174,12 @@ OPTIONS: tuple[Option, ...] = (
         choices=("improve", "hold", "no-regression"),
     ),
     Option(
+        "dry-run",
+        "gate",
+        "print what the run costs and can show, and start nothing; exit status 2 if a suite cannot decide",
+        is_flag=True,
+    ),
+    Option(
         "run-folder",
         "run",
         "folder in which to store the run (default: below .trace2evolve/runs)",
