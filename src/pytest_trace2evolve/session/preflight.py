@@ -60,7 +60,7 @@ def _preflight_split(plan: Plan, suite: PlannedSuite, split: str, usage: Expecte
         return SplitPreflight(suite.name, split, obstacle=reason)
     found = SplitPreflight(suite.name, split, suite.baseline.name)
     tasks = suite.lock.splits[split]
-    sides = [trials for task, digest in tasks.items() if (trials := suite.baseline.trials(task, digest))]
+    sides = [side for task, digest in tasks.items() if (side := suite.baseline.trials(task, digest))]
     if len(sides) < 2:
         return replace(found, obstacle=f"the baseline has measured {len(sides)} of its {len(tasks)} tasks")
     policy = plan.policy_of(suite)
@@ -119,5 +119,6 @@ def _best_gain_p(successes: Counts, trials: Counts, further: int, policy: Calibr
         Tally.of_successes(successes, trials),
         Tally.of_successes(np.full_like(trials, further), further),
     )
-    comparisons = Comparisons(*(side.map(lambda array: array[None, :]) for side in (old, new)))
+    baseline, candidate = (side.map(lambda array: array[None, :]) for side in (old, new))
+    comparisons = Comparisons(baseline, candidate)
     return float(compute_findings(comparisons, policy.rules(Question(Goal.IMPROVE)))[REWARD].gain_p[0])
