@@ -160,3 +160,13 @@ def test_stages_share_all_trials_of_a_saved_baseline() -> None:
         assert stage.has_unequal_trials.all() == (trials != 4)
     last = drawn.stages[-1]
     assert replace(last, first_trials=None).is_broken.shape == last.is_broken.shape
+
+
+def test_pass_rates_of_tasks_are_those_of_equal_trials() -> None:
+    """Two passes of two are rarer than two of three, so majorities of unequal numbers are not compared."""
+    old, new = side(*[[1.0, 0.0, 1.0]] * 6), side(*[[1.0, 0.0]] * 6)
+    verdict = judged(old, new, Goal.HOLD)
+    assert (verdict.baseline.pass_rate, verdict.candidate.pass_rate) == (0.0, 0.0)
+    strict = judged(old, new, Goal.HOLD, STRICT)
+    assert (strict.baseline.pass_rate, strict.candidate.pass_rate) == (1.0, 0.0)
+    assert len(strict.broken) == 6

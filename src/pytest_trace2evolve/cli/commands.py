@@ -162,8 +162,7 @@ POWER = Command(
     "simulate what a number of tasks and trials can show",
     (
         "trace2evolve power --tasks 114 --trials 4",
-        "trace2evolve power --tasks 56 --trials 3 --live --agent-profile noisy",
-        "trace2evolve power --tasks 114 --trials 8 --baseline-trials 16",
+        "trace2evolve power --tasks 114 --trials 8 --baseline-trials 16 --agent-profile noisy",
     ),
     "gate:show_power",
     (

@@ -202,6 +202,8 @@ def decide(given: GateInput) -> Verdict:
     A discard must also hold with every missing simulation filled in at its best.
     """
     pairs, policy, goal, label = given.pairs, given.policy, given.goal, given.label
+    if policy.estimand is None:  # a policy on point estimates counts tasks by all of their trials
+        pairs = replace(pairs, first_trials=None)
     is_guard, partial_reason, spending = given.is_guard, given.partial_reason, given.spending
     question = _question(given)
     judgement = policy.judge(pairs, question)
@@ -490,11 +492,11 @@ def _side_figures(pairs: Pairs, index: int, judgement: Judgement) -> SideFigures
     side = pairs.sides[index]
     means: dict[str, float | None] = {}
     for name in (REWARD, PASS_RATE, *ACTION_METRICS):
-        # The pass rate counts tasks, by the majority of their trials, rather than trials.
-        old, new = (
-            tally_of_side.pass_indicator if name == PASS_RATE else tally_of_side.figure(name)
-            for tally_of_side in pairs.sides
-        )
+        # The pass rate counts tasks, by the majority of equal numbers of trials, rather than trials.
+        if name == PASS_RATE:
+            old, new = (counted.pass_indicator for counted in pairs.counted_sides)
+        else:
+            old, new = (each.figure(name) for each in pairs.sides)
         is_known = ~np.isnan(old) & ~np.isnan(new)
         means[name] = float((old, new)[index][is_known].mean()) if is_known.any() else None
     return SideFigures(

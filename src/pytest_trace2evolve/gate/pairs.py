@@ -578,6 +578,11 @@ class Pairs:
         """The baseline and the candidate."""
         return self.baseline, self.candidate
 
+    @property
+    def counted_sides(self) -> tuple[Tally, Tally]:
+        """Both sides with equal numbers of trials of each task."""
+        return self.first_trials or self.sides
+
     @cached_property
     def comparisons(self) -> Comparisons:
         """The same evidence as one row of comparisons."""
