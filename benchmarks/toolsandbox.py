@@ -33,6 +33,17 @@ Step = dict[str, Any]
 UPSTREAM = Path(__file__).with_name("toolsandbox_upstream.py")
 
 
+SETTINGS = {"cellular": "cellular_service"}
+"""The names that tools have for columns, where they differ."""
+
+CRITERIA = {
+    "search_messages": {"creation_timestamp_upperbound": 4e9},
+    "search_reminder": {"creation_timestamp_upperbound": 4e9},
+    "search_contacts": {"is_self": False},
+}
+"""Arguments of searches whose milestones name none, because a search needs one at least."""
+
+
 class ScriptWriter:
     """Writes the steps that satisfy the milestones of a base, with the results of the tools as they come."""
 
@@ -77,7 +88,8 @@ class ScriptWriter:
                     current = self.session.tables["SETTING"][0]
                     for name, value in row.items():
                         if current[name] != value:
-                            self.call(index, f"set_{name}_status", {"on": value})
+                            tool = f"set_{SETTINGS.get(name, name)}_status"
+                            self.call(index, tool, {"on": value})
                 case "MESSAGING":
                     self.call(
                         index,
@@ -108,13 +120,15 @@ class ScriptWriter:
             call = wanted[0] if isinstance(wanted, list) else wanted
             made = [trace for trace in self.traces[index] if trace["tool_name"] == call["tool_name"]]
             if not made:
-                self.call(index, call["tool_name"], {**call["arguments"], **value})
+                arguments = {**call["arguments"], **value} or CRITERIA.get(call["tool_name"], {})
+                self.call(index, call["tool_name"], arguments)
         elif row["sender"] == "AGENT" and row["recipient"] == "USER":
             try:
                 text = row["content"].format(**value) if constraint.extractor else row["content"]
             except KeyError:
                 text = row["content"]
-            self.steps.append({"say": text})
+            if not (self.steps and text in self.steps[-1].get("say", "")):
+                self.steps.append({"say": text})
 
 
 def damages(

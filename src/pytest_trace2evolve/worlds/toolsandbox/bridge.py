@@ -15,10 +15,12 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import traceback
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +104,18 @@ def dump_graph(matcher: Any) -> dict[str, Any]:
     """The JSON of milestones or minefields: see `Graph` in `scoring/milestones.py`."""
     return {
         "milestones": [
-            [_dump_constraint(constraint) for constraint in milestone.snapshot_constraints]
+            # Upstream adds guards in the order of a set, which differs between processes.
+            sorted(map(_dump_constraint, milestone.snapshot_constraints), key=_guard_order)
             for milestone in matcher.milestones
         ],
         "order": sorted(matcher.milestone_dag.nodes),
         "edges": sorted(matcher.milestone_dag.edges),
     }
+
+
+def _guard_order(constraint: Mapping[str, Any]) -> tuple[str, int]:
+    is_guard = constraint["rule"] == "unchanged"
+    return (constraint["table"], constraint["reference"]) if is_guard else ("", 0)
 
 
 def _dump_constraint(constraint: Any) -> dict[str, Any]:
@@ -224,11 +232,13 @@ def export(seed: int) -> None:
     )
 
 
+@dataclass
 class Session:
     """The databases of one simulation. polars frames are never changed in place, so sessions share them."""
 
-    def __init__(self, scope: str, frames: dict[Any, Any]) -> None:
-        self.scope, self.count, self.frames = scope, 0, frames
+    scope: str
+    frames: dict[Any, Any]
+    count: int = 0
 
 
 def _with_one_message(context: Any) -> Any:
@@ -334,7 +344,7 @@ class Server:
             content, error, refused = f"PermissionError: {refusal}", True, call["name"]
         except Exception as exception:
             lines = "".join(traceback.format_exception_only(exception)).rstrip().split("\n")
-            content, error = lines[-1], True
+            content, error = re.sub(r" at 0x[0-9A-Fa-f]+", " at 0x0", lines[-1]), True
         current.count = ids["count"]
         frames = {table: self.context._dbs[table] for table in current.frames}
         current.frames = {

@@ -220,7 +220,3 @@ class ToolSandboxSession(WorldSession):
     def same_state(self, other: WorldSession) -> bool:
         """Whether all tables are equal."""
         return isinstance(other, ToolSandboxSession) and self.tables == other.tables
-
-    def databases(self) -> Mapping[str, Any]:
-        """The tables."""
-        return {"agent": self.tables}

@@ -49,7 +49,9 @@ class ToolSandboxWorld(World):
         self._manifest = exports.read_manifest(folder)
         self._dump = exports.read_dump(folder, self._manifest.scenarios)
         self._process = ToolProcess(folder, self._manifest)
-        self._tasks = _Tasks(self._dump, [name for names in self.splits().values() for name in names])
+        names = [name for split in self.splits().values() for name in split]
+        digests = {name: digest(base.model_dump(mode="json")) for name, base in self._dump.bases.items()}
+        self._tasks = {name: _to_task(self._dump, name, digests) for name in names}
 
     def tasks(self) -> Mapping[str, Task]:
         return self._tasks
@@ -88,10 +90,10 @@ class ToolSandboxWorld(World):
         return self._dump.schemas_of(task.id, "assistant")
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        return {tool.name: self._type(tool.name) for tool in self._all_tools()}
-
-    def _type(self, name: str) -> ToolType:
-        return ToolType.WRITE if name.startswith(_WRITERS) else ToolType.READ
+        return {
+            tool.name: ToolType.WRITE if self.changes_state(tool.name) else ToolType.READ
+            for tool in self._all_tools()
+        }
 
     def has_tool(self, name: str) -> bool:
         return name in self.tool_types()
@@ -229,28 +231,7 @@ def _matches(match: Match, graph: Graph, origins: Sequence[int]) -> tuple[Milest
     )
 
 
-class _Tasks(Mapping[str, Task]):
-    """The tasks by the names of their scenarios; each is made when it is needed."""
-
-    def __init__(self, dump: exports.Dump, names: Sequence[str]) -> None:
-        self._dump, self._names = dump, dict.fromkeys(names)
-        self._made: dict[str, Task] = {}
-
-    def __getitem__(self, name: str) -> Task:
-        if name not in self._made:
-            if name not in self._names:
-                raise KeyError(name)
-            self._made[name] = _to_task(self._dump, name)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def _to_task(dump: exports.Dump, name: str) -> Task:
+def _to_task(dump: exports.Dump, name: str, digests: Mapping[str, str]) -> Task:
     scenario = dump.scenarios[name]
     base = dump.bases[scenario.base]
     first = base.messages[-1]
@@ -268,7 +249,7 @@ def _to_task(dump: exports.Dump, name: str) -> Task:
                 # The digest of the task covers what its score depends on.
                 "content": digest(
                     [
-                        base.model_dump(mode="json"),
+                        digests[scenario.base],
                         scenario.model_dump(mode="json"),
                         [tool.model_dump(mode="json") for tool in dump.schemas_of(name, "assistant")],
                     ]
