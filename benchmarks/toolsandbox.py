@@ -1,6 +1,6 @@
 """Compares the scores of ToolSandbox's scenarios with those of ToolSandbox's own roles and evaluator.
 
-    python benchmarks/toolsandbox.py [--trajectories 600] [--seed 0]
+    python benchmarks/toolsandbox.py [--trajectories 300] [--cases 150]
 
 Needs an export: `trace2evolve toolsandbox export --path CLONE`. A script of each scenario does what its
 milestones ask for. It is played as it is and damaged: a call is dropped, swapped, repeated, altered or named
@@ -15,15 +15,19 @@ import copy
 import json
 import random
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.toolsandbox_cases import Maker
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.milestones import START, Constraint, Rule
+from pytest_trace2evolve.scoring.milestones import START, Constraint, Graph, Rule, evaluate
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.worlds.toolsandbox.bridge import EXTRACTORS
 from pytest_trace2evolve.worlds.toolsandbox.dump import Base, export_folder, read_manifest
 from pytest_trace2evolve.worlds.toolsandbox.process import BRIDGE, bridge_environment
 from pytest_trace2evolve.worlds.toolsandbox.world import ToolSandboxWorld
@@ -37,8 +41,8 @@ SETTINGS = {"cellular": "cellular_service"}
 """The names that tools have for columns, where they differ."""
 
 CRITERIA = {
-    "search_messages": {"creation_timestamp_upperbound": 4e9},
-    "search_reminder": {"creation_timestamp_upperbound": 4e9},
+    "search_messages": {"creation_timestamp_upperbound": 2e9},
+    "search_reminder": {"creation_timestamp_upperbound": 2e9},
     "search_contacts": {"is_self": False},
 }
 """Arguments of searches whose milestones name none, because a search needs one at least."""
@@ -287,24 +291,17 @@ async def play(world: ToolSandboxWorld, script: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def play_upstream(scripts: Sequence[Mapping[str, Any]], results: Path) -> dict[str, Any]:
-    """Play scripts with ToolSandbox's own roles and evaluator; `results` keeps those that are done."""
+def run_upstream(lines: Sequence[Mapping[str, Any]], results: Path, *, cases: bool = False) -> dict[str, Any]:
+    """Play scripts, or evaluate cases, with ToolSandbox's own code; `results` keeps those that are done."""
     manifest = read_manifest(export_folder())
     known = _read_results(results)
-    command = [
-        manifest.python,
-        "-W",
-        "ignore",
-        str(UPSTREAM),
-        str(BRIDGE),
-        str(manifest.clock),
-        str(manifest.seed),
-    ]
-    lines = "".join(json.dumps(script) + "\n" for script in scripts if script["key"] not in known)
+    last = "cases" if cases else str(manifest.seed)
+    command = [manifest.python, "-W", "ignore", str(UPSTREAM), str(BRIDGE), str(manifest.clock), last]
+    text = "".join(json.dumps(line) + "\n" for line in lines if line["key"] not in known)
     with results.open("a", encoding="utf-8") as file:
         subprocess.run(
             command,
-            input=lines,
+            input=text,
             stdout=file,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -312,6 +309,28 @@ def play_upstream(scripts: Sequence[Mapping[str, Any]], results: Path) -> dict[s
             check=True,
         )
     return _read_results(results)
+
+
+def case_graphs(case: Mapping[str, Any]) -> tuple[Graph, Graph]:
+    """The milestones and minefields of a case of `toolsandbox_cases.py`."""
+    graphs = []
+    for kind in ("milestones", "minefields"):
+        graph = copy.deepcopy(case[kind])
+        for part in (part for parts in graph["milestones"] for part in parts):
+            if "extractor" in part:
+                names, convert = EXTRACTORS[part["extractor"]]
+                column = next(iter(part["rows"][0]))
+                part["extractor"] = {"names": names, "convert": convert, "column": column}
+        graphs.append(Graph.model_validate(graph))
+    return graphs[0], graphs[1]
+
+
+def score_case(case: Mapping[str, Any]) -> float | None:
+    """The similarity of a case; None if a milestone refers to one that is matched later."""
+    try:
+        return evaluate(case["snapshots"], *case_graphs(case)).similarity
+    except KeyError:
+        return None
 
 
 def _read_results(path: Path) -> dict[str, Any]:
@@ -324,37 +343,52 @@ def _read_results(path: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trajectories", type=int, default=600)
+    parser.add_argument("--trajectories", type=int, default=300)
+    parser.add_argument("--cases", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("toolsandbox-upstream.jsonl"))
-    parser.add_argument("--frozen", type=Path, help="write the scripts' keys and upstream's scores to a file")
+    parser.add_argument("--results", type=Path, default=Path("toolsandbox-upstream"), help="folder; resumes")
+    parser.add_argument("--frozen", type=Path, help="write upstream's scores to a file")
     arguments = parser.parse_args()
+    arguments.results.mkdir(exist_ok=True)
     world = ToolSandboxWorld("offline")
     scripts = write_scripts(world, arguments.trajectories, arguments.seed)
-    ours = {script["key"]: asyncio.run(play(world, script)) for script in scripts}
-    theirs = play_upstream(scripts, arguments.results)
-    rows = []
-    for script in scripts:
-        key = script["key"]
-        difference = abs((ours[key]["similarity"] or 0.0) - theirs[key]["similarity"])
-        rows.append((difference, key))
-    rows.sort(reverse=True)
-    for difference, key in rows[:20]:
-        if difference > 1e-9:
-            print(f"{difference:.3g} {key}: ours {ours[key]}, theirs {theirs[key]}")
-    damage = collections.Counter(key.rpartition("/")[2] for _, key in rows)
-    plain = [key for key in theirs if key.endswith("/none") and "_tools" not in key]
-    names = {script["scenario"] for script in scripts}
-    print(f"{len(rows)} trajectories over {len(names)} scenarios: {dict(damage)}")
-    print(f"largest difference {rows[0][0]:.3g}; {sum(d > 1e-9 for d, _ in rows)} above 1e-9")
-    print(
-        f"undamaged scripts of {len(plain)} bases: perfect upstream "
-        f"{sum(theirs[key]['similarity'] == 1 for key in plain)}, here "
-        f"{sum(ours[key]['similarity'] == 1 for key in plain)}"
-    )
+    cases = [{"key": str(seed), **Maker(seed).case()} for seed in range(arguments.cases)]
+    their_scripts = run_upstream(scripts, arguments.results / "scripts.jsonl")
+    their_cases = run_upstream(cases, arguments.results / "cases.jsonl", cases=True)
+    ours = {script["key"]: asyncio.run(play(world, script))["similarity"] for script in scripts}
+    theirs = {key: their_scripts[key]["similarity"] for key in ours}
+    _report("trajectories", ours, theirs)
+    own_cases = {case["key"]: score_case(case) for case in cases}
+    _report("cases", own_cases, {key: their_cases[key].get("similarity") for key in own_cases})
+    kinds = collections.Counter(key.rpartition("/")[2] for key in ours)
+    print(f"damage: {dict(kinds)}")
+    bases = [
+        key for key in ours if key.endswith("/none") and world._dump.scenarios[key[:-5]].base == key[:-5]
+    ]
+    counts = [sum(side[key] == 1 for key in bases) for side in (theirs, ours)]
+    print(f"undamaged scripts of {len(bases)} bases: perfect upstream {counts[0]}, here {counts[1]}")
     if arguments.frozen:
-        scores = {key: theirs[key]["similarity"] for key in sorted(theirs)}
-        arguments.frozen.write_text(json.dumps(scores, indent=0) + "\n", encoding="utf-8")
+        content = {
+            "data": world.data_digest(),
+            "trajectories": arguments.trajectories,
+            "seed": arguments.seed,
+            "scripts": theirs,
+            "cases": {key: their_cases[key].get("similarity") for key in own_cases},
+        }
+        arguments.frozen.write_text(json.dumps(content, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _report(name: str, ours: Mapping[str, float | None], theirs: Mapping[str, float | None]) -> None:
+    """Print the largest difference, and the keys whose scores differ."""
+    differences = {
+        key: abs(ours[key] - theirs[key]) if ours[key] is not None and theirs[key] is not None else 2.0
+        for key in ours
+        if ours[key] is not theirs[key]
+    }
+    for key, difference in differences.items():
+        if difference > 1e-9:
+            print(f"{key}: here {ours[key]}, upstream {theirs[key]}")
+    print(f"{len(ours)} {name}, largest difference {max(differences.values(), default=0.0):.3g}")
 
 
 if __name__ == "__main__":

@@ -374,7 +374,10 @@ def _rows_similarity(table: Table, target: Sequence[Row], columns: Mapping[str, 
         rows, assigned = linear_sum_assignment(cost)
     except ValueError:  # every assignment has a row without similarity
         return 0.0
-    return math.exp(-fmean(cost[row][other] for row, other in zip(rows, assigned, strict=True)))
+    mean = fmean(cost[row][other] for row, other in zip(rows, assigned, strict=True))
+    if [columns[name].measure is Measure.ALWAYS for name in target[0]] == [False]:
+        return _to_float32(math.exp(-_to_float32(mean)))  # the mean of one 32-bit column stays one upstream
+    return math.exp(-mean)
 
 
 def _row_cost(row: Row, wanted: Row, columns: Mapping[str, Column]) -> float:
