@@ -479,6 +479,19 @@ VIEW = Command(
     ),
 )
 
+EXPORT = Command(
+    "export",
+    "write a run for Inspect, OpenTelemetry or pandas",
+    ("trace2evolve export csv 2026-11-24T035034", "trace2evolve export inspect results.json --output logs"),
+    "export:export",
+    (
+        text_option("format", None, "format of the files", choices=("inspect", "otel", "csv")),
+        text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
+        path_option("--output", "DIR", "folder of the files (default: RUN-FORMAT)"),
+        flag_option("--sealed", "export the traces of sealed splits too; the ledger records each access"),
+    ),
+)
+
 DOCTOR = Command(
     "doctor",
     "find out what works, is ignored or is refused at an endpoint",
@@ -513,7 +526,7 @@ TOOLSANDBOX = Command(
 
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
-    "evidence": (RUNS, SHOW, VIEW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "evidence": (RUNS, SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
     "serve": (SERVE, DOCTOR),
 }

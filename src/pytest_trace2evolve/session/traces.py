@@ -159,7 +159,7 @@ def open_trace(
         LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
     path = find_run(run, project, base_folder)
-    file = _find_file(task, _files_by_suite(path, suite, run), run)
+    file = _find_file(task, files_by_suite(path, suite, run), run)
     origin, domain = file_provenance(file), domain_of(file)
     simulations = {
         simulation.trial or 0: simulation
@@ -286,7 +286,7 @@ def failed_tasks(run: str, *, project: Project | None, base_folder: Path, suite:
         ResultsError: the run cannot be read.
     """
     path = find_run(run, project, base_folder)
-    files = _files_by_suite(path, suite, run)
+    files = files_by_suite(path, suite, run)
     rewards: dict[tuple[str, str, str], list[float | None]] = {}
     for name, file in files.items():
         for simulation in combine_results([file])[0]:
@@ -327,7 +327,7 @@ def _is_sealed(project: Project, split: str) -> bool:
     return split not in project.splits or project.splits[split].role in SEALED_ROLES
 
 
-def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
+def files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
     """Return the results files of a run by suite, or only the file of the named suite."""
     files = [read_results(results_path) for results_path in expand_run_folders([path])]
     by_suite = {file_provenance(file).suite or file.path.name: file for file in files}
