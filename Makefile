@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: browser install test test-fast test-libraries check demo demo-model dist clean
+.PHONY: browser docs install test test-fast test-libraries check demo demo-model dist clean
 
 install: $(STAMP)
 
@@ -76,6 +76,18 @@ demo: $(LIGHT)/.installed
 # differs from the expected one, and the demo fails.
 demo-model: install
 	@$(BIN)/python docs/demo.py --model
+
+# The documentation site in build/docs/site, by tools in an environment of their own. Broken links are errors.
+docs: build/docs/.installed
+	rm -rf build/docs/pages
+	$(PYTHON) docs/site.py build/docs/pages
+	build/docs/env/bin/zensical build --strict
+
+build/docs/.installed: pyproject.toml
+	$(PYTHON) -m venv build/docs/env
+	build/docs/env/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	build/docs/env/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --group docs
+	@touch $@
 
 # The wheel and the sdist, built and checked by tools in an environment of their own.
 dist:
