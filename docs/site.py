@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PATTERNS = ("*.md", "LICENSE", "action.yml", "docs/*.md", "docs/pictures/*", "docs/examples/**/*", "*/**/*.md")
+PATTERNS = ("*.md", "*/**/*.md", "LICENSE", "action.yml", "docs/pictures/*", "docs/examples/**/*")
 LEFT_OUT = {"build", ".venv", ".git", ".trace2evolve", "tests", "src", "node_modules"}
 
 

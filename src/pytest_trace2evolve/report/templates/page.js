@@ -196,7 +196,7 @@
       bar.append(button);
     }
     if (focus) {
-      const button = make("button", "to-focus", broken >= 0 ? "go to the broken rule" : "go to the first difference");
+      const button = make("button", "to-focus", broken >= 0 ? `go to the broken rule: message ${broken}` : `go to the first difference: ${split[1] === undefined ? `baseline's message ${split[0]}` : `message ${split[1]}`}`);
       button.type = "button";
       button.addEventListener("click", () => {
         focus.open = true;
