@@ -10,11 +10,10 @@ from pytest_trace2evolve.records.completion import Usage, usage_of
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.session.evidence_sources import domain_of, file_provenance
+from pytest_trace2evolve.session.evidence_sources import domain_of, file_provenance, find_run
 from pytest_trace2evolve.session.ledger import record_access
 from pytest_trace2evolve.session.traces import (
     files_by_suite,
-    find_run,
     record_first_accesses,
     sealed_splits_of_task,
 )
