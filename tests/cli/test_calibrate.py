@@ -13,7 +13,7 @@ from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from tests.diagnose.deficient import cases, simulated, write_run
 from tests.gate_helpers import Side, side, sim
 
-SMALL = ("--resamples", "60")
+SMALL = ("-ot2e_resamples=60",)
 
 
 def saved(folder: Path, records: Side, name: str = "trials.json") -> Path:
@@ -100,7 +100,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
     pytest.importorskip("matplotlib")
     paths = [trials.parent / name for name in ("one.svg", "other.svg", "one.png")]
     for path in paths:
-        assert main(["calibrate", str(trials), "--resamples", "20", "--plot", str(path)]) == 0
+        assert main(["calibrate", str(trials), "-ot2e_resamples=20", "--plot", str(path)]) == 0
     first, second, other = (path.read_bytes() for path in paths)
     assert first == second
     assert first.startswith(b"<?xml")
@@ -111,7 +111,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
     ("options", "message"),
     [
         (["--trials", "0"], "--trials 0: must be 1 or more"),
-        (["--resamples", "0"], "--resamples 0: must be 1 or more"),
+        (["-ot2e_resamples=0"], "t2e_resamples: '0' is not a whole number of 1 or more"),
         (["--margin", "5"], "--margin 5: must be between 0 and 1; for 5 points, give 0.05"),
         (["--policy", "srict"], "unknown gate policy 'srict'; did you mean 'strict'?"),
         (["--plot", "a.jpg"], "--plot a.jpg: must end in .svg or .png"),

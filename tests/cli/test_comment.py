@@ -96,7 +96,7 @@ def test_nobody_elses_comment_is_touched(github: FakeGitHub, file: str, login: s
 
 def test_an_author_can_be_named(github: FakeGitHub, file: str) -> None:
     mine = github.add(7, f"{MARK}\nold", login="my-app[bot]")
-    assert main(["comment", file, "--pr", "7", "--author", "my-app[bot]"]) == 0
+    assert main(["comment", file, "--pr", "7", "-ot2e_author=my-app[bot]"]) == 0
     assert "Discard" in mine["body"]
     assert ("GET", "/user") not in github.requests
 

@@ -114,10 +114,10 @@ def targets(root: Path) -> Iterator[Target]:
     spaced = root / "spaced.json"
     spaced.write_text(json.dumps(json.loads(baseline.read_text())))
     own = root / "policies/own.toml"
-    calibrate = ("calibrate", "results.json", "--resamples=5")
+    calibrate = ("calibrate", "results.json", "-ot2e_resamples=5")
     promote = ("baseline", "promote", "run", "--dry-run")
     against = ("compare", "spaced.json", "baselines/hotel/v0.json")
-    power = ("power", "--tasks=4", "--trials=2", "--comparisons=100", "--policy=own")
+    power = ("power", "--tasks=4", "--trials=2", "-ot2e_resamples=100", "--policy=own")
     simulation = next((root / "run/simulations").glob("*.json"))
     entry = next((root / "ledger").glob("*.json"))
 

@@ -81,7 +81,7 @@ def test_a_judge_finds_what_tells_failures_from_successes(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ChatServer(judge(by_reading)) as server:
-        status, found, errors = asked(capsys, run, server, "--repeats", "3")
+        status, found, errors = asked(capsys, run, server, "-ot2e_repeats=3")
     assert status == 0
     [one] = found["capabilities"]
     assert (one["name"], one["selected"], one["runs_passed"]) == ("reading_first", True, 3)
@@ -117,7 +117,7 @@ def test_labels_by_chance_select_nothing_and_bad_citations_cost_labels(
         return []
 
     with ChatServer(judge(astray)) as server:
-        status, found, errors = asked(capsys, run, server, "--repeats", "2")
+        status, found, errors = asked(capsys, run, server, "-ot2e_repeats=2")
     assert (status, found) == (2, None)
     assert "judge 'wise' gave no usable label; first: the judge" in errors
 
@@ -125,7 +125,7 @@ def test_labels_by_chance_select_nothing_and_bad_citations_cost_labels(
         return by_reading(text) if "#W1" in text or drawn.random() < 0.5 else astray(text)
 
     with ChatServer(judge(half)) as server:
-        status, found, errors = asked(capsys, run, server, "--repeats", "2")
+        status, found, errors = asked(capsys, run, server, "-ot2e_repeats=2")
     assert status == 0
     truth = {True: "present", False: "lacking"}
     labels = [label for one in found["labels"] for label in one["labels"]]
@@ -144,7 +144,7 @@ def test_a_judge_that_talks_nonsense_is_refused_by_name(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ChatServer(lambda request: Reply("I like trains.")) as server:
-        status, found, errors = asked(capsys, run, server, "--repeats", "1")
+        status, found, errors = asked(capsys, run, server, "-ot2e_repeats=1")
     assert (status, found) == (2, None)
     assert errors.splitlines()[-1] == (
         "trace2evolve: judge 'wise' proposed no capability in 3 discoveries; "
@@ -166,9 +166,9 @@ def test_answers_are_kept_in_a_project_and_not_asked_for_twice(
     (run.parent / "suites").mkdir()
     (run.parent / "prices.toml").write_text("[wise]\ninput = 1.0\noutput = 2.0\n")
     with ChatServer(judge(by_reading)) as server:
-        _, first, expected = asked(capsys, run, server, "--repeats", "2")
+        _, first, expected = asked(capsys, run, server, "-ot2e_repeats=2")
         served = server.count.served
-        _, second, again = asked(capsys, run, server, "--repeats", "2")
+        _, second, again = asked(capsys, run, server, "-ot2e_repeats=2")
         assert (served, server.count.served) == (44, 44)
         assert first == second
     assert "tokens, about $" in expected

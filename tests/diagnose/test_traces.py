@@ -92,7 +92,7 @@ def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert capabilities(str(run), "--repeats", "10") == 0
+    assert capabilities(str(run), "-ot2e_repeats=10") == 0
     out = capsys.readouterr().out
     assert "the rules give the same labels in all 10 runs, so they ran once; this shows no stability" in out
     assert "labelled by rules in one run" in out
@@ -181,7 +181,7 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
             ["run.json", "--include-sealed", "heldout"],
             "--include-sealed heldout: no project was found that has splits; pass --root",
         ),
-        (["run.json", "--repeats", "0"], "--repeats 0: must be 1 or more"),
+        (["run.json", "-ot2e_repeats=0"], "t2e_repeats: '0' is not a whole number of 1 or more"),
         (["run.json", "--dry-run"], "--dry-run needs a judge; name one with --judge"),
         (["run.json", "run.json"], "simulation '"),
         (["run.json", "--plot", "x.pdf"], "--plot x.pdf: must end in .svg or .png"),

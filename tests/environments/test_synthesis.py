@@ -121,7 +121,7 @@ def test_where_every_round_fails_all_modules_are_kept_and_none_is_admitted(
 ) -> None:
     answers = ["I would rather not.", block("def scenario(seed, difficulty):\n    return {}\n")]
     with ChatServer(scripted(answers)) as server:
-        assert synthesize(server, "--rounds", "2", "--json") == 1
+        assert synthesize(server, "-ot2e_rounds=2", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["module"] is None
     assert found["rounds"][0]["problems"] == ["the answer has no module: write one ```python block"]
@@ -136,7 +136,7 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
         return Reply(block(GOOD) if request.model == "writer" else "I do not know.")
 
     with ChatServer(reply) as server:
-        assert synthesize(server, "--rounds", "1", "--json") == 1
+        assert synthesize(server, "-ot2e_rounds=1", "--json") == 1
     [one] = json.loads(capsys.readouterr().out)["rounds"]
     assert one["problems"][0].startswith("calibration at difficulty 1: mean")
 
@@ -146,7 +146,10 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
     [
         (["teleportation"], "'teleportation' has no description: pass --description"),
         (["Not Snake", "--description", "x"], "'Not Snake' is not a valid capability name: name: "),
-        ([NAME, "--description", "x", "--rounds", "0"], "--rounds 0: must be 1 or more"),
+        (
+            [NAME, "--description", "x", "-ot2e_rounds=0"],
+            "t2e_rounds: '0' is not a whole number",
+        ),
         ([NAME, "--description", "x", "--seeds", "-3"], "--seeds -3: must be 2 or more"),
         ([NAME, "--description", "x", "--difficulty", "9"], "--difficulty 9: must be from 1 to 5"),
         (["tool_calling_precision"], "'tool_calling_precision' has a built-in environment: see "),

@@ -27,7 +27,7 @@ NO_AGENT = (
     "expected reliable, medium, noisy or RATE,SPREAD, with the rate between 0 and 1, and the spread between "
     "0 and sqrt(rate × (1 − rate))"
 )
-SMALL = ["power", "--tasks", "20", "--trials", "2", "--comparisons", "100"]
+SMALL = ["power", "--tasks", "20", "--trials", "2", "-ot2e_resamples=100"]
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
@@ -117,7 +117,6 @@ def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]
     [
         (["--tasks", "1"], "--tasks 1: must be 2 or more"),
         (["--trials", "0"], "--trials 0: must be 1 or more"),
-        (["--comparisons", "9"], "--comparisons 9: must be 100 or more"),
         (["--agent-profile", "loud"], f"--agent-profile loud: {NO_AGENT}"),
         (["--agent-profile", "0.5,0.5"], f"--agent-profile 0.5,0.5: {NO_AGENT}"),
     ],

@@ -106,7 +106,7 @@ def test_compare_scores_in_a_world_of_the_conftest_in_a_process_of_its_own(measu
     [
         (("score", "v0"), "v0      14     0.286   0.286     100.0%"),
         (("compare", "v0", "v1", "--suite", "desk", "--policy", "strict"), "PROMOTE"),
-        (("calibrate", "v0", "--policy", "strict", "--resamples", "10"), "strict"),
+        (("calibrate", "v0", "--policy", "strict", "-ot2e_resamples=10"), "strict"),
         (("show", "v0", "idle"), "reward: 1"),
         (("capabilities", "v0"), "unexplained: "),
         (("check",), ""),

@@ -300,10 +300,10 @@ def test_calibrate_and_power_ask_about_the_tasks_that_runs_are_about(
 ) -> None:
     sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
     sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
-    small = ("--policy", "calibrated", "--resamples", "20")
+    small = ("--policy", "calibrated", "-ot2e_resamples=20")
     text = sessions.run(tmp_path, "trace2evolve", "calibrate", "v0", *small).text
     assert "calibrated: verdicts about exactly these tasks (estimand suite)" in text
-    power = ("trace2evolve", "power", "--tasks", "4", "--comparisons", "100", "--json", "--trials")
+    power = ("trace2evolve", "power", "--tasks", "4", "-ot2e_resamples=100", "--json", "--trials")
     chances = {}
     for trials, estimand in (("4", "suite"), ("1", "tasks")):
         found = json.loads(sessions.run(tmp_path, *power, trials).text)

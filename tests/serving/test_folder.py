@@ -198,11 +198,11 @@ def test_serve_rejects_bad_options_in_one_line(
             (["--adapter", f"base={adapter}"], "adapter 'base' has the same name as the model"),
             (["--adapter", f"../x={adapter}"], "not a valid name: expected at most 200 printable characters"),
             (
-                ["--adapter", f"x={adapter}", "--served-model-name", "x"],
-                "--served-model-name x: an adapter has that name too",
+                ["--adapter", f"x={adapter}", "-ot2e_served_model_name=x"],
+                "t2e_served_model_name x: an adapter has that name too",
             ),
             (
-                ["--served-model-name", "a\x1b[2J"],
+                ["-ot2e_served_model_name=a\x1b[2J"],
                 "not a valid name: expected at most 200 printable characters",
             ),
             (["--port", "70000"], "--port 70000: must be between 0 and 65535"),
@@ -211,7 +211,7 @@ def test_serve_rejects_bad_options_in_one_line(
             (["-ot2e_batch_size=0"], "t2e_batch_size: '0' is not a whole number of 1 or more"),
             (["--host", "no.such.host.invalid"], "cannot listen on this address: "),
             (["--host", "a..b"], "--host a..b --port 0: cannot listen on this address: "),
-            (["--device", "nonsense"], "device nonsense: torch cannot use this device"),
+            (["-ot2e_device=nonsense"], "device nonsense: torch cannot use this device"),
             (
                 ["--adapter", "x=~nobody-here/x"],
                 "~nobody-here/x: no such folder: this machine does not know that user",

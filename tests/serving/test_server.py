@@ -283,7 +283,7 @@ def test_a_missing_package_is_reported_with_its_extra(models: Path, tmp_path: Pa
 
 
 def test_a_server_prints_its_address_and_ends_by_a_signal_in_good_order(models: Path) -> None:
-    command = ["-m", "pytest_trace2evolve.cli", "serve", str(models / "base"), "--served-model-name", "tiny"]
+    command = ["-m", "pytest_trace2evolve.cli", "serve", str(models / "base"), "-ot2e_served_model_name=tiny"]
     with subprocess.Popen(
         [sys.executable, *command],
         env=environment(),

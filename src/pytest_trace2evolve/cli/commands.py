@@ -119,7 +119,7 @@ COMPARE = Command(
         SUITE_OPTION,
         SPLIT_OPTION,
         flag_option("--verbose", "print the figures of every check", "-v"),
-        path_option("--report", "FILE", "also write the comparison as a page (HTML)"),
+        path_option("--report", "FILE", "write the report page (HTML)"),
         JSON_OPTION,
         JUDGE_OPTION,
     ),
@@ -146,15 +146,13 @@ CALIBRATE = Command(
             range_check(1, 10_000),
         ),
         MARGIN_OPTION,
-        integer_option(
-            "--resamples", "R", "resampled comparisons (default: 2000)", range_check(1, 100_000), default=2000
-        ),
         flag_option("--live", "also simulate the reruns of a live run"),
         JSON_OPTION,
         PLOT_OPTION,
         JUDGE_OPTION,
     ),
-    keys=_EVIDENCE_KEYS,
+    keys=(*_EVIDENCE_KEYS, "resamples"),
+    defaults={"resamples": 2000},
 )
 
 POWER = Command(
@@ -185,15 +183,10 @@ POWER = Command(
         SUITE_OPTION,
         MARGIN_OPTION,
         flag_option("--live", "also simulate the reruns of a live run"),
-        integer_option(
-            "--comparisons",
-            "N",
-            "simulated comparisons for each row (default: 2000)",
-            range_check(100, 100_000),
-            default=2000,
-        ),
         JSON_OPTION,
     ),
+    keys=("resamples",),
+    defaults={"resamples": 2000},
 )
 
 JUDGE = Command(
@@ -296,7 +289,7 @@ SHOW = Command(
         text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
         text_option("task", "TASK", "id of a task; opening a sealed split's trace is recorded", nargs="?"),
         flag_option("--failed", "list the failed tasks; opens no trace"),
-        path_option("--report", "FILE", "write the report page of a gated run (HTML)"),
+        path_option("--report", "FILE", "write the report page (HTML)"),
         integer_option("--trial", "N", "trial to show (default: the first)"),
         SUITE_OPTION,
         flag_option("--full", "show long messages in full"),
@@ -430,7 +423,6 @@ COMMENT = Command(
         text_option(
             "--key", None, "distinguishes several comments on one pull request (default: the run's suites)"
         ),
-        text_option("--author", "LOGIN", "author of the comment (default: the token's owner)"),
         text_option(
             "--run-url",
             "URL",
@@ -440,6 +432,7 @@ COMMENT = Command(
         flag_option("--untrusted", "say in the comment that the run executed unreviewed code"),
         flag_option("--best-effort", "exit 0 with one line if GitHub rejects the comment or does not answer"),
     ),
+    keys=("author",),
 )
 
 SERVE = Command(
@@ -455,14 +448,12 @@ SERVE = Command(
         text_option(
             "--adapter", "NAME=PATH", "a LoRA adapter, requested as model NAME (repeatable)", action="append"
         ),
-        text_option("--served-model-name", "NAME", "name of the model (default: the folder's name)"),
         text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
         integer_option("--port", "N", "port to listen on (default: a free port)", default=0),
         flag_option("--no-token", "requests need no token (default: TRACE2EVOLVE_TOKEN, else a random one)"),
-        text_option("--device", None, "torch device (default: cuda if available, else cpu)"),
         flag_option("--parent-pipe", argparse.SUPPRESS),  # exit when the input of a run's server closes
     ),
-    keys=("threads", "batch-size", "queue-size"),
+    keys=("threads", "batch-size", "queue-size", "served-model-name", "device"),
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 
@@ -499,7 +490,7 @@ DOCTOR = Command(
     "doctor:run",
     (
         text_option("--model", "MODEL", "name of the model at the endpoint", required=True),
-        text_option("--base-url", "URL", "the endpoint (default: OPENAI_BASE_URL)"),
+        text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
     ),
     keys=("api-key-env",),
     defaults={"api_key_env": "OPENAI_API_KEY"},

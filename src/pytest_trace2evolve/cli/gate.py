@@ -212,7 +212,7 @@ def show_power(options: argparse.Namespace) -> int:
         ),
         policy=adjusted_policy.policy,
         margin=adjusted_policy.margin,
-        rows=options.comparisons,
+        rows=options.resamples,
     )
     if options.baseline_trials is not None:
         return _show_stages(options, plan)

@@ -3,6 +3,7 @@
 from pytest_trace2evolve.cli.parser import (
     DRY_RUN_OPTION,
     JSON_OPTION,
+    JUDGE_OPTION,
     PLOT_OPTION,
     SUITE_OPTION,
     Command,
@@ -33,9 +34,7 @@ ENVIRONMENT_OPTIONS = (
 MODEL_OPTIONS = (
     text_option("--model", "MODEL", "model folder or model name (default: the embedded model)"),
     text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
-    integer_option(
-        "--seeds", "N", "number of scenarios (default: 100; 30 for a model folder)", range_check(2)
-    ),
+    integer_option("--seeds", "N", "number of scenarios", range_check(2)),
     CANDIDATE_OPTION,
 )
 _MODEL_KEYS = ("api-key-env", "rollouts")
@@ -56,13 +55,7 @@ CAPABILITIES = Command(
             "run id or its beginning, a run folder, or a results file",
             nargs="+",
         ),
-        text_option("--judge", "MODEL", "judge model, to discover and label capabilities (default: rules)"),
-        integer_option(
-            "--repeats",
-            "N",
-            "repeat the labelling (default: 10 with --judge, else 1)",
-            range_check(1, 10_000),
-        ),
+        JUDGE_OPTION,
         DRY_RUN_OPTION,
         text_option(
             "--include-sealed",
@@ -74,7 +67,7 @@ CAPABILITIES = Command(
         PLOT_OPTION,
         JSON_OPTION,
     ),
-    keys=("provider", "judge-base-url"),
+    keys=("provider", "judge-base-url", "repeats"),
 )
 
 ENVIRONMENT = Command(
@@ -96,9 +89,7 @@ ENVIRONMENT = Command(
             "environment:check",
             (
                 *ENVIRONMENT_OPTIONS,
-                integer_option(
-                    "--seeds", "N", "number of scenarios (default: 1000)", range_check(1), default=1000
-                ),
+                integer_option("--seeds", "N", "number of scenarios", range_check(1), default=1000),
                 RAY_OPTION,
             ),
         ),
@@ -132,15 +123,12 @@ ENVIRONMENT = Command(
                     action="append",
                     default=[],
                 ),
-                integer_option(
-                    "--rounds", "N", "number of attempts (default: 5)", range_check(1, 1000), default=5
-                ),
                 integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
                 JSON_OPTION,
                 *MODEL_OPTIONS,
             ),
-            keys=(*_MODEL_KEYS, "writer-base-url"),
-            defaults=_MODEL_DEFAULTS,
+            keys=(*_MODEL_KEYS, "writer-base-url", "rounds"),
+            defaults={**_MODEL_DEFAULTS, "rounds": 5},
         ),
     ),
 )
@@ -166,9 +154,7 @@ TRAIN = Command(
         integer_option("--steps", "N", "number of optimiser steps"),
         integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
         CANDIDATE_OPTION,
-        integer_option(
-            "--heldout", "N", "number of held-out scenarios (default: 100; 0 for none)", default=100
-        ),
+        integer_option("--heldout", "N", "number of held-out scenarios", default=100),
         RAY_OPTION,
     ),
     keys=("heldout-rollouts", "heldout-others"),
@@ -221,7 +207,7 @@ IMPROVE = Command(
     "improve:improve",
     (
         text_option("--suite", "NAME", "only this suite", required=True),
-        text_option("--candidate", "ID", "learn from failures of this candidate (default: v0)", default="v0"),
+        text_option("--candidate", "ID", "learn from failures of this candidate", default="v0"),
         text_option(
             "--proposer",
             None,

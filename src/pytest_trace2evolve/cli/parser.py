@@ -275,4 +275,6 @@ PLOT_OPTION = path_option("--plot", "FILE", "write a plot (.svg or .png)")
 SUITE_OPTION = text_option("--suite", "NAME", "only this suite")
 SPLIT_OPTION = text_option("--split", "SPLIT", "only this split")
 DRY_RUN_OPTION = flag_option("--dry-run", "print what would be done; change nothing")
-JUDGE_OPTION = text_option("--judge", "MODEL", "judge model, for natural-language assertions")
+JUDGE_OPTION = text_option(
+    "--judge", "MODEL", "judge model, for assertions in natural language, and capabilities"
+)

@@ -255,7 +255,7 @@ def serve(options: argparse.Namespace) -> int:
     name = options.served_model_name or folder.name
     check_name("model", name)
     if name in [adapter.name for adapter in adapters]:
-        raise ConfigError(f"--served-model-name {name}: an adapter has that name too")
+        raise ConfigError(f"t2e_served_model_name {name}: an adapter has that name too")
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: must be between 0 and 65535")
     return serve(

@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
 def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an evolution, without the options of its runs."""
     add = parser.add_argument
-    add("--candidate", metavar="ID", help="learn from failures of this candidate (default: the run's, or v0)")
+    add("--candidate", metavar="ID", help="learn from failures of this candidate")
     add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
     add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded model)")
     add(
@@ -67,10 +67,10 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
     add("--config", type=Path, metavar="FILE", help="TOML file with recipe values")
     add("--steps", type=parse_integer, metavar="N", help="number of optimiser steps")
-    add("--heldout", type=parse_integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
+    add("--heldout", type=parse_integer, metavar="N", default=60, help="number of held-out scenarios")
     parser.set_defaults(heldout_rollouts=4, parallel=None)
     add("--max-rollouts", type=parse_integer, metavar="N", help="reject a plan that needs more rollouts")
-    add("--max-minutes", type=parse_finite, metavar="M", help="start no further stage after M minutes")
+    add("--max-minutes", type=parse_finite, metavar="M", help="stop after M minutes")
 
 
 def parse_run_options(

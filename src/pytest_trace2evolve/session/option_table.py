@@ -109,6 +109,7 @@ def _key(name: str, help_text: str, **settings: Any) -> Option:
 
 
 _COUNT = whole_number_parser(1, 10**6)
+_NUMBER = positive_number_parser(1e6)
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -324,11 +325,7 @@ OPTIONS: tuple[Option, ...] = (
         "end an answer after this many tokens (default: 16384; of a model in a folder, its own limit)",
         type=whole_number_parser(1, 10**9),
     ),
-    _key(
-        "requests-per-minute",
-        "request rate limit of the whole run, over all processes",
-        type=positive_number_parser(1e6),
-    ),
+    _key("requests-per-minute", "request rate limit of the whole run, over all processes", type=_NUMBER),
     _key(
         "call-timeout",
         "seconds after which a model call is retried, and a step of your own agent ends (default: 600)",
@@ -344,11 +341,7 @@ OPTIONS: tuple[Option, ...] = (
         "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _key(
-        "baseline-max-age",
-        "age in days after which a baseline causes a warning (default: never)",
-        type=positive_number_parser(1e6),
-    ),
+    _key("baseline-max-age", "days after which a baseline causes a warning (default: never)", type=_NUMBER),
     _key("report", "file of a gated run's report page (default: report.html in the run's folder), or none"),
     _key(
         "case-budget",
@@ -359,6 +352,12 @@ OPTIONS: tuple[Option, ...] = (
     _key("ray-pip", "requirements file that the nodes of a Ray cluster install for the run"),
     _key("ray-env", "environment variables that are passed to the nodes", is_repeatable=True),
     _key("provider", "provider of the world of results files (default: the suite's, else inspect_evals)"),
+    _key("resamples", "calibrate, power: simulated comparisons (default: 2000)", type=_COUNT),
+    _key("repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT),
+    _key("rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
+    _key("author", "comment: author of the comment (default: the token's owner)"),
+    _key("served-model-name", "serve: name of the model (default: the folder's name)"),
+    _key("device", "serve: torch device (default: cuda if available, else cpu)"),
     _key("plateau", "improve: stop after this many proposals without a promotion (default: 20)", type=_COUNT),
     _key("reflect-base-url", "improve: endpoint of the proposing model (default: OPENAI_BASE_URL)"),
     _key("reflect-api-key-env", "improve: variable that holds its API key (default: OPENAI_API_KEY)"),
