@@ -41,7 +41,16 @@ def run_seed(seed: int, root: Path, fresh: int) -> dict[str, Any]:
     """Search with a seed, and compare the winner with v0 on fresh cases."""
     make_project(root, seed, fresh)
     options = ["--t2e-seed", str(seed)]
-    search = ["improve", "--suite", "support", "--proposer", "table", "--table", str(TABLE), "--plateau", "4"]
+    search = [
+        "improve",
+        "--suite",
+        "support",
+        "--proposer",
+        "table",
+        "--table",
+        str(TABLE),
+        "-ot2e_plateau=4",
+    ]
     started = time.perf_counter(), cpu_seconds()
     done = call(root, ["-m", "pytest_trace2evolve", "--root", str(root), *search, "--json", "--", *options])
     result = json.loads(done.stdout)

@@ -1,5 +1,6 @@
 """Cases are τ² tasks with a customer's script. A family generates them, or a file contains them."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,12 @@ class Case:
         """Digest of everything that a simulation of the case depends on, including the script."""
         return self.task.digest
 
+    @property
+    def demands(self) -> tuple[object, ...]:
+        """The tools of the gold actions, in order, and which of the customer's requests are refused."""
+        tools = tuple(action.name for action in self.task.actions)
+        return tools, tuple(request.refused for turn in self.script.turns for request in turn.requests)
+
     def __repr__(self) -> str:
         # A failing test shows this line; `trace2evolve cases show` prints the rest.
         return f"<{self.id}: {self.script.turns[0].says}>"
@@ -145,6 +152,28 @@ def generate(seed: str, count: int, content: Content, family_names: Sequence[str
                 f"family {family!r} gave no new case in {MAX_TRIES} tries, after {len(seen_ids)} of {count} "
                 "cases; ask for fewer cases, or for more families"
             )
+
+
+def variants(case: Case, seed: str, content: Content) -> Iterator[Case]:
+    """Yield different cases with a case's family and demands, but other records and wording.
+
+    The demands are the tools of the gold actions, in order, and which of the customer's requests are refused.
+
+    Raises:
+        CaseError: no generator makes the case's family, or it makes no further variant.
+    """
+    family = case.script.family
+    if family not in FAMILIES:
+        raise CaseError(f"task {case.id!r}: its family {family!r} has no generator, so it has no variants")
+    seen_ids, tries = {case.id}, 0
+    for seed_index in itertools.count():
+        variant = build_case(family, SeededChoices(f"{seed}/{content.value}/{seed_index}"), content)
+        if variant.demands == case.demands and variant.id not in seen_ids:
+            seen_ids.add(variant.id)
+            tries = 0
+            yield variant
+        elif (tries := tries + 1) == MAX_TRIES:
+            raise CaseError(f"task {case.id!r}: {len(seen_ids) - 1} variants and no more; ask for fewer")
 
 
 def read_cases(path: Path) -> list[Case]:

@@ -209,6 +209,14 @@ JUDGE = Command(
     ),
 )
 
+CASE_CONTENT_OPTION = text_option(
+    "--content",
+    None,
+    "wording: train (default) or heldout",
+    choices=("train", "heldout"),
+    default="train",
+)
+
 CASES = Command(
     "cases",
     "generate, check or show synthetic cases; review drafts",
@@ -232,13 +240,22 @@ CASES = Command(
                     "a family, or 'pressure' for the six pressure families (repeatable)",
                     action="append",
                 ),
-                text_option(
-                    "--content",
-                    None,
-                    "wording: train (default) or heldout",
-                    choices=("train", "heldout"),
-                    default="train",
-                ),
+                CASE_CONTENT_OPTION,
+            ),
+        ),
+        Command(
+            "from-failure",
+            "generate variants of a failed case: the same demands, other records and wording",
+            ("trace2evolve cases from-failure 2026-11-24T035034 policy_edge-1f0c --out variants.jsonl",),
+            "project:vary_failure",
+            (
+                text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
+                text_option("task", "TASK", "id of a task that failed in this run"),
+                path_option("--out", "FILE", "file to create", required=True),
+                integer_option("--count", "N", "number of cases (default: 10)", range_check(1), default=10),
+                integer_option("--trial", "N", "the trial that failed (default: the first one)"),
+                SUITE_OPTION,
+                CASE_CONTENT_OPTION,
             ),
         ),
         Command(

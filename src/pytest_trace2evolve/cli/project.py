@@ -158,6 +158,41 @@ def generate_cases(options: argparse.Namespace) -> int:
     return 0
 
 
+def vary_failure(options: argparse.Namespace) -> int:
+    """Generate cases that demand what a failed task demands, with other records and wording."""
+    from pytest_trace2evolve.cases.case import Case, format_case_line, to_case, variants
+    from pytest_trace2evolve.cli.common import nearest_project
+    from pytest_trace2evolve.records.task import Content
+    from pytest_trace2evolve.session.case_admission import admit
+    from pytest_trace2evolve.session.traces import open_trace
+    from pytest_trace2evolve.utils.files import write_atomic
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    _check_out_path(options.out)
+    opened = open_trace(
+        options.run,
+        options.task,
+        project=nearest_project(options),
+        base_folder=Path.cwd(),
+        trial=options.trial,
+        suite=options.suite or "",
+    )
+    if opened.simulation.recorded_reward == 1:
+        trial = opened.simulation.trial or 0
+        raise ConfigError(f"trial {trial} of task {options.task!r} passed; name a failed one with --trial")
+    assert opened.task is not None
+    case = to_case(opened.task)
+    admitted: list[Case] = []
+    world = Worlds().open("trace2evolve", "support")
+    for admission in admit(variants(case, case.id, Content(options.content)), world):
+        admitted += [] if admission.problems else [admission.case]
+        if len(admitted) == options.count:
+            break
+    write_atomic(options.out, map(format_case_line, admitted), exclusive=True)
+    print(f"{options.out}: {len(admitted)} cases of {case.script.family}")
+    return 0
+
+
 def _check_out_path(path: Path) -> None:
     """Check that a path does not exist and that its nearest existing parent is a folder."""
     if os.path.lexists(path):

@@ -135,6 +135,7 @@ class OpenedTrace:
     note: str
     findings: tuple[Finding, ...] = ()
     failure: Failure | None = None
+    task: Task | None = None
 
 
 def open_trace(
@@ -185,6 +186,7 @@ def open_trace(
         note,
         _broken_invariants(simulation, file.tasks[task], origin, project),
         _explain_failure(simulation, file.tasks[task], origin, project),
+        file.tasks[task],
     )
 
 
