@@ -227,7 +227,7 @@ def _harm(job: Job, drawn: SimulatedStages) -> Shares:
     (live,) = drawn.stages
     guard = Question(Goal.HOLD, is_guard=True)
     for name, compared in (("live", live), ("recorded", replace(live, fresh_p=None))):
-        few = ~CALIBRATED.detects(compared, guard, GUARDED_DROP)
+        few = ~CALIBRATED.rules_out(compared, guard, GUARDED_DROP)
         yield (
             f"guard {name}",
             {**_shares(decision_ranks(CALIBRATED, compared, guard)), "few": float(few.mean())},
