@@ -134,11 +134,7 @@ def make_app(project: Project, token: str | None = None) -> "Guard":
 def _page(text: str, status: int = 200) -> "Response":
     from starlette.responses import HTMLResponse
 
-    headers = {
-        "Cache-Control": "no-store",
-        "Content-Security-Policy": "frame-ancestors 'none'",
-        "X-Content-Type-Options": "nosniff",
-    }
+    headers = {"Cache-Control": "no-store", "Content-Security-Policy": "frame-ancestors 'none'"}
     return HTMLResponse(text, status, headers)
 
 
@@ -225,7 +221,7 @@ class Pages:
             raise HTTPException(404)
         sealed = sealed_splits_of_task(self._project, self._project.lock.suites[suite].domain, task)
         is_confirmed = hmac.compare_digest(nonce.encode(), self._nonce.encode())
-        if (sealed and not is_confirmed) or (nonce and not is_confirmed):
+        if (sealed or nonce) and not is_confirmed:
             splits = ", ".join(map("::".join, sealed))
             return _page(view.view_page("sealed", folder.name, task=task, splits=splits, nonce=self._nonce))
         found = open_trace(

@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.traces import OpenedTrace
     from pytest_trace2evolve.session.view_data import CandidateColumn, RecordedVerdict
 
-MAX_ENTRIES = 500
-"""Maximum number of the ledger's entries that a page shows, the latest first."""
-
 
 def view_page(kind: str, title: str, **content: Any) -> str:
     """Render a page of the view.
 
     Args:
-        kind: The part of the template: `board`, `candidates`, `ledger`, `failed`, `sealed`, `trace` or
-            `problem`.
+        kind: The part of the template, such as `board`.
         title: The page's title.
         content: What this part of the template shows.
     """
@@ -111,7 +107,7 @@ def ledger(histories: Sequence["SplitHistory"], problems: Sequence[str]) -> str:
         for entry in history.entries
     ]
     entries.sort(reverse=True)
-    return view_page("ledger", "ledger", entries=entries[:MAX_ENTRIES], problems=problems)
+    return view_page("ledger", "ledger", entries=entries, problems=problems)
 
 
 def trace(opened: "OpenedTrace", note: str) -> str:

@@ -24,8 +24,7 @@ class ExportedSuite:
     """The simulations of one suite of a run.
 
     Attributes:
-        run: The run's name, or the file's.
-        name: The suite's name, or that of the file.
+        run, name: The names of the run and of the suite, or of the file.
         splits: The splits of each task, as far as a project here locks the suite.
         simulations: In the order of the file.
         usages: The usage of the agent in each simulation, by id.
