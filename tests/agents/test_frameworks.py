@@ -182,13 +182,13 @@ async def run_agent(agent: str, runner: Runner, server: ChatServer, store: Store
     store.answers.clear()
     proxy._record, proxy._played = store, None
     before, n_before = replace(server.count), len(server.requests)
-    with Journal(path, "key", must_exist=False, remedy="") as journal:
+    with Journal(path, must_exist=False, remedy="") as journal:
         simulation = await runner.simulate(journal=journal)
     count, requests = replace(server.count), server.requests[n_before:]
     proxy._record = None
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
-    with Journal(path, "key", must_exist=True, remedy="") as journal:
+    with Journal(path, must_exist=True, remedy="") as journal:
         resumed = await runner.simulate(journal=journal)
     n_resumed = len(server.requests) - n_before - len(requests)
     proxy._played = store.answers

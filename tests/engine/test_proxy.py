@@ -15,7 +15,7 @@ from pytest_trace2evolve.engine.conversation import declare_nothing
 from pytest_trace2evolve.engine.proxied_answers import usage_of_answer
 from pytest_trace2evolve.engine.proxy import Exchange, RecordingProxy
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
-from pytest_trace2evolve.evidence.journal import Journal, UnorderedJournal
+from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Answer
@@ -165,28 +165,26 @@ def test_requests_at_the_same_time_resume_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "journal"
 
     def opened() -> Journal:
-        return Journal(path, "key", must_exist=False, remedy="")
+        return Journal(path, must_exist=False, remedy="")
 
     with ChatServer(echo) as server:
         proxy = Proxy(server.base_url)
         with opened() as journal:
-            run(proxy, lambda: proxy.ask(exchange(UnorderedJournal(journal)), "a", "b", "a"))
+            run(proxy, lambda: proxy.ask(exchange(journal), "a", "b", "a"))
         assert server.count.served == 3
         proxy = Proxy(server.base_url)
         with opened() as journal:
-            unordered = UnorderedJournal(journal)
-            simulation = exchange(unordered)
+            simulation = exchange(journal)
             texts = run(proxy, lambda: proxy.ask(simulation, "b", "c", "a", "a"))
             assert texts == ["You said b.", "You said c.", "You said a.", "You said a."]
-            assert not unordered.is_redrawn
+            assert not journal.is_redrawn
         assert server.count.served == 4
         assert proxy.meter.usage.calls == 1
         assert simulation.usage.calls == 4
         with opened() as journal:
-            unordered = UnorderedJournal(journal)
             run(Proxy(server.base_url), lambda: asyncio.sleep(0))
-            assert unordered.is_redrawn  # as long as answers are left that nothing asked for
-            assert unordered.seconds > 0
+            assert journal.is_redrawn  # as long as answers are left that nothing asked for
+            assert journal.seconds > 0
 
 
 def test_an_answer_that_cannot_be_stored_ends_the_run() -> None:

@@ -78,15 +78,6 @@ def test_an_edited_or_swapped_simulation_is_named(tmp_path: Path, store: DrawSto
     assert [line.partition(": was changed since")[0] for line in store.find_problems()] == [str(paths[0])]
 
 
-def test_a_simulation_added_by_hand_is_named(tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    path = tmp_path / "finished" / key[:2] / f"{key}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(simulation().model_dump_json())
-    with pytest.raises(ResultsError, match="so it was added by hand; delete it"):
-        store.has(key)
-
-
 @pytest.mark.parametrize(("line", "text"), [(0, ""), (1, "{}"), (2, '{"made"'), (3, '{"made": 1}')])
 def test_a_damaged_account_is_named(tmp_path: Path, store: DrawStore, line: int, text: str) -> None:
     for name in "abc":

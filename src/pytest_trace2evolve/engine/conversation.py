@@ -26,8 +26,6 @@ from pytest_trace2evolve.errors import (
     ParticipantError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.evidence.journal import Journal as FileJournal
-from pytest_trace2evolve.evidence.journal import UnorderedJournal
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import parse_dollars
 from pytest_trace2evolve.records.message import Message, storable_message
@@ -119,8 +117,6 @@ async def _simulate(
     if journal is not None:
         if limits.timeout is not None:
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
-        if isinstance(factory, FunctionFactory) and isinstance(journal, FileJournal):
-            journal = UnorderedJournal(journal)
         if isinstance(factory, ChatFactory | FunctionFactory) and not factory.is_playback:
             factory = factory.with_journal(journal, before_use, assignment.cache_partition)
     # A user class of the project may consume the gold actions of its task one by one.

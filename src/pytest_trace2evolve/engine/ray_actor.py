@@ -21,6 +21,7 @@ from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, AnswerStores, 
 from pytest_trace2evolve.engine.function_agent import make_factory
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
+from pytest_trace2evolve.evidence.journal import KeptAnswers
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.tool_settings import find_code_folders
@@ -82,7 +83,7 @@ class SimulationRequest:
 
     Attributes:
         entries: The journal so far; None without a journal.
-        is_redrawn: Whether answers of the journal were discarded earlier.
+        was_redrawn: Whether answers of the journal were discarded earlier.
     """
 
     number: int
@@ -95,7 +96,7 @@ class SimulationRequest:
     solo: bool
     cache_partition: str
     entries: tuple[JournalEntry, ...] | None = None
-    is_redrawn: bool = False
+    was_redrawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Event(NamedTuple):
     """
 
     simulation: int
-    kind: Literal["took", "added", "use", "spent", "admit", "get", "put", "done", "failed"]
+    kind: Literal["added", "use", "spent", "admit", "get", "put", "done", "failed"]
     content: Any = None
     question_number: int = 0
 
@@ -239,28 +240,12 @@ class _RemoteAnswers:
         return stored_answer
 
 
-class _RemoteJournal:
+class _RemoteJournal(KeptAnswers):
     """A proxy of a simulation's journal; `before_use` waits until the driver has written the entries."""
 
     def __init__(self, request: SimulationRequest, channel: _Channel) -> None:
         self._number, self._channel = request.number, channel
-        self._entries = deque(request.entries or ())
-        self.is_redrawn = request.is_redrawn
-
-    @property
-    def seconds(self) -> float:
-        answers = [entry.answer for entry in self._entries]
-        return sum(answer.seconds for answer in answers if answer)
-
-    def take(self, request: str) -> JournalEntry | None:
-        if not self._entries:
-            return None
-        self._channel.send(Event(self._number, "took", request))
-        if self._entries[0].request == request:
-            return self._entries.popleft()
-        self._entries.clear()
-        self.is_redrawn = True
-        return None
+        super().__init__(request.entries or (), was_redrawn=request.was_redrawn)
 
     def add(self, entry: JournalEntry) -> None:
         self._channel.send(Event(self._number, "added", entry))

@@ -251,7 +251,8 @@ class RayExecutor:
         def make_message(number: int) -> SimulationRequest:
             if journal is None:
                 return replace(request, number=number)
-            return replace(request, number=number, entries=journal.rewind(), is_redrawn=journal.is_redrawn)
+            entries = tuple(journal.entries)
+            return replace(request, number=number, entries=entries, was_redrawn=journal.was_redrawn)
 
         label = f"task {assignment.task.id!r}"
         simulation: Simulation = await self._run_on_actor(
@@ -383,9 +384,6 @@ class RayExecutor:
             return None
         try:
             match event.kind:
-                case "took":
-                    assert job.journal is not None
-                    job.journal.take(event.content)
                 case "added":
                     assert job.journal is not None
                     job.journal.add(event.content)

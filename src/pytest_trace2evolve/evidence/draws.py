@@ -5,7 +5,7 @@ are computed again.
 
 The simulations of one candidate by one agent are a draw. The first simulation of a key is permanent, because
 a second simulation would let a run choose between the two. An account next to the store lists every
-simulation with the digest of its file, which reveals that one was deleted, replaced or added by hand.
+simulation with the digest of its file, which reveals that one was deleted or replaced.
 
 A draw can be ended. Later runs then begin a new draw, whose account has a name derived from the ended one.
 """
@@ -76,9 +76,9 @@ class SimulationStore:
         Raises:
             BlockingIOError: another process is making the simulation.
             OSError: the journal or the account cannot be written.
-            ResultsError: the journal or the account was changed, or the journal was deleted.
+            ResultsError: the journal or the account is damaged, or the journal was deleted.
         """
-        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
+        journal = Journal(journal_path(self.folder, key), must_exist=False, remedy="delete it")
         if not self.has(key):
             return journal
         journal.remove()
@@ -139,16 +139,11 @@ class DrawStore(SimulationStore):
         """Whether a simulation of a key is stored.
 
         Raises:
-            ResultsError: the simulation was deleted, or added by hand.
+            ResultsError: the simulation was deleted.
         """
-        path = self._path(key)
-        # Checks the file before the account, because `put` writes the account before the file.
-        is_present = path.exists()
         if self._recorded_digest(key) is None:
-            if is_present:
-                raise self._addition_error(path)
             return False
-        if not is_present:
+        if not (path := self._path(key)).exists():
             self._finish_move(key, path)
         return True
 
@@ -161,7 +156,7 @@ class DrawStore(SimulationStore):
             return None
         path = journal_path(self.folder, key)
         try:
-            journal = Journal(path, key, must_exist=key in self._account.begun_runs, remedy=self._remedy)
+            journal = Journal(path, must_exist=key in self._account.begun_runs, remedy=self._remedy)
         except FileNotFoundError:
             if self._recorded_digest(key) is None:
                 raise self._deletion_error(path) from None
@@ -173,8 +168,6 @@ class DrawStore(SimulationStore):
                     return None
                 if not journal.is_linked:
                     raise self._deletion_error(path)
-                if key not in self._account.begun_runs and not journal.is_empty:
-                    raise self._addition_error(path)
                 begun_runs = self._account.begun_runs.get(key, ())
                 if not begun_runs or (self._run not in begun_runs and not journal.holds_agent_answers):
                     self._account.append({"begun": key, "run": self._run}, durable=False)
@@ -273,18 +266,13 @@ class DrawStore(SimulationStore):
         """Check that the journal of an unfinished simulation exists and is unchanged."""
         path = journal_path(self.folder, key)
         try:
-            read_journal(path, key, self._remedy)
+            read_journal(path, self._remedy)
         except FileNotFoundError:
             if self._recorded_digest(key) is None:  # else its simulation was stored in the meantime
                 raise self._deletion_error(path) from None
 
     def _deletion_error(self, path: Path) -> ResultsError:
         return ResultsError(f"{path}: was deleted, but the account of its draw names it; {self._remedy}")
-
-    def _addition_error(self, path: Path) -> ResultsError:
-        return ResultsError(
-            f"{path}: the account of its draw does not name it, so it was added by hand; delete it"
-        )
 
     @property
     def _remedy(self) -> str:

@@ -238,18 +238,18 @@ class AnswerStore(Protocol):
 
 
 class Journal(Protocol):
-    """The answers of one simulation, in the order in which they arrived."""
+    """The answers of one simulation by request, each of which is taken once."""
 
     @property
     def is_redrawn(self) -> bool:
-        """Whether answers were discarded, so that the simulation differs from the one that was begun."""
+        """Whether answers are untaken, so that the simulation differs from the one that was begun."""
 
     @property
     def seconds(self) -> float:
         """The generation time of all answers that are not yet taken, in seconds."""
 
     def take(self, request: str) -> JournalEntry | None:
-        """Take the next answer if it belongs to this request. Returns None if a model has to be asked."""
+        """Take the next answer to this request; None if a model has to be asked."""
 
     def add(self, entry: JournalEntry) -> None:
         """Append an answer."""
