@@ -35,9 +35,6 @@ from pytest_trace2evolve.utils.reading import (
 STORE_FORMAT = 1
 """Version of simulations and accounts, raised when a stored trace would no longer equal a fresh trace."""
 
-_DIGEST_IN_NAME = 12
-"""The number of digits of the digest in the temporary name of a file."""
-
 
 def simulation_key(parts: dict[str, Any]) -> str:
     """The key of a simulation.
@@ -141,10 +138,15 @@ class DrawStore(SimulationStore):
         Raises:
             ResultsError: the simulation was deleted.
         """
+        path = self._path(key)
         if self._recorded_digest(key) is None:
-            return False
-        if not (path := self._path(key)).exists():
-            self._finish_move(key, path)
+            if not path.exists():
+                return False
+            with self._lock_account():
+                if key not in self._account.file_digests:  # a process was killed between the two writes
+                    self._record(key, digest_text(load_text(path, MAX_RECORD_BYTES)))
+        elif not path.exists():
+            raise self._deletion_error(path)
         return True
 
     def get(self, key: str) -> Simulation | None:
@@ -179,29 +181,26 @@ class DrawStore(SimulationStore):
     def put(self, key: str, simulation: Simulation) -> None:
         """Store a simulation unless its key has one, and remove the journal.
 
-        If the process is killed on the way, the simulation is stored whole or not at all.
-
         Raises:
             OSError: the simulation could not be written; nothing is stored.
         """
-        text = _render_simulation(simulation)
-        path, content = self._path(key), digest_text(text)
+        text, path = _render_simulation(simulation), self._path(key)
+        if self.has(key):
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged_file(path, [text]) as temporary, self._lock_account():
             if key in self._account.file_digests:
                 return
-            # Files left by processes that were killed before recording them in the account.
-            for abandoned_path in path.parent.glob(f".{key}.*.part"):
-                abandoned_path.unlink(missing_ok=True)
-            ready_path = _ready_path(path, content)
-            temporary.replace(ready_path)
+            temporary.replace(path)
             try:
-                self._account.append({"made": key, "digest": content, "run": self._run})
+                self._record(key, digest_text(text))
             except BaseException:
-                ready_path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 raise
-            ready_path.replace(path)
             remove_journal(self.folder, key)
+
+    def _record(self, key: str, content: str) -> None:
+        self._account.append({"made": key, "digest": content, "run": self._run})
 
     def record_loss(self, key: str) -> None:
         with self._lock_account():
@@ -253,15 +252,6 @@ class DrawStore(SimulationStore):
             self._read_account()
         return self._account.file_digests.get(key)
 
-    def _finish_move(self, key: str, path: Path) -> None:
-        """Move a simulation into place if a process was killed after writing and recording it."""
-        with self._lock_account():
-            ready_path = _ready_path(path, self._account.file_digests[key])
-            if not path.exists() and ready_path.exists():
-                ready_path.replace(path)
-        if not path.exists():
-            raise self._deletion_error(path)
-
     def _check_journal(self, key: str) -> None:
         """Check that the journal of an unfinished simulation exists and is unchanged."""
         path = journal_path(self.folder, key)
@@ -305,11 +295,6 @@ def open_draws(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
         store = DrawStore(simulations, accounts, ("", "", ""), "")
         store._account = _Account(path, ("", "", ""))
         yield store
-
-
-def _ready_path(path: Path, content: str) -> Path:
-    """The temporary file of a simulation that is written but not in its final place yet."""
-    return path.with_name(f".{path.stem}.{content[:_DIGEST_IN_NAME]}.part")
 
 
 class _Account:
