@@ -17,33 +17,32 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.integrity import evidence_file_path
-from pytest_trace2evolve.evidence.results import decode_results, read_findings
+from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.evidence.run_folder import RunStore
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import CandidateRef, Evidence, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
-from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.verdict import RunSummary
-from pytest_trace2evolve.scoring.failures import explain_failure
-from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.metrics import is_success
-from pytest_trace2evolve.scoring.reward import collateral_changes, recorded_verdicts
 from pytest_trace2evolve.session.compare import Comparison
 from pytest_trace2evolve.session.ledger import ProjectLedger, SplitHistory, split_histories
-from pytest_trace2evolve.session.traces import open_world, record_first_accesses, sealed_splits_of_task
+from pytest_trace2evolve.session.traces import (
+    FindWorld,
+    broken_rules,
+    explain,
+    open_world,
+    record_first_accesses,
+    sealed_splits_of_task,
+)
 from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 ReadTrace = Callable[[str], Simulation | None]
 """Returns the simulation with an id; None if its trace is not at hand."""
-
-
-FindWorld = Callable[[], World | None]
-"""Opens the world of the simulations; None if it cannot be opened here, or has changed."""
 
 
 @dataclass(frozen=True)
@@ -293,46 +292,16 @@ def _read_traces(
             if (simulation := read(record.id)) is None:
                 continue
             failure = None
-            if (
-                index == 1
-                and not has_explanation
-                and record.reward is not None
-                and not is_success(record.reward)
-            ):
-                failure = _explain(simulation, task, find_world)
+            has_failed = record.reward is not None and not is_success(record.reward)
+            if index == 1 and not has_explanation and has_failed:
+                failure = explain(simulation, task, find_world)
                 has_explanation = failure is not None
             elif index == 1 and known_failure is not None and record.trial == known_failure.trial:
                 failure = known_failure
-            shown[index].append(
-                PageTrace(record, simulation, _findings(record, simulation, task, find_world), failure)
-            )
+            has_findings = any((record.invariants or {}).values())
+            findings = broken_rules(simulation, task, find_world) if has_findings else ()
+            shown[index].append(PageTrace(record, simulation, findings, failure))
     return shown
-
-
-def _explain(simulation: Simulation, task: Task | None, find_world: FindWorld) -> Failure | None:
-    if task is None or (world := find_world()) is None:
-        return None
-    try:
-        return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
-    except Exception:  # the code of a project's own world may raise anything
-        return None
-
-
-def _findings(
-    record: SimulationEvidence, simulation: Simulation, task: Task | None, find_world: FindWorld
-) -> tuple[Finding, ...]:
-    """Return the recorded breaches of rules; if none are recorded, those that the world's rules show."""
-    if not any((record.invariants or {}).values()):
-        return ()
-    recorded = read_findings(simulation)
-    if recorded is not None or (world := find_world()) is None:
-        return recorded or ()
-    try:
-        rules = rules_of(world)
-        found = () if rules is None else find_breaches(simulation.trace, rules)
-        return *found, *((collateral_changes(task, simulation.trace, world) if task else ()) or ())
-    except Exception:  # the code of a project's own world may raise anything
-        return ()
 
 
 def _read_tasks(values: Any) -> dict[str, Task]:

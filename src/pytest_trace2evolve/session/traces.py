@@ -3,15 +3,14 @@
 An access to a trace of a sealed split is recorded in the ledger before anything is shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pytest_trace2evolve.errors import (
     ConfigError,
-    MissingExtraError,
     ResultsError,
-    WorldError,
     name_suggestion,
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
@@ -176,7 +175,10 @@ def open_trace(
     for recorded_split in recorded_splits:
         assert project is not None
         record_access(project, recorded_split, domain, task, (trial_number,), name)
-    simulation = simulations[trial_number]
+    simulation, reward = simulations[trial_number], simulations[trial_number].recorded_reward
+    find_world = cache(lambda: open_world(origin, project))
+    has_failed = reward is not None and not is_success(reward)
+    has_rules = origin.is_conversational or read_findings(simulation) is not None
     return OpenedTrace(
         simulation,
         origin,
@@ -184,22 +186,10 @@ def open_trace(
         tuple(sorted(simulations)),
         tuple(recorded_splits),
         note,
-        _broken_invariants(simulation, file.tasks[task], origin, project),
-        _explain_failure(simulation, file.tasks[task], origin, project),
+        broken_rules(simulation, file.tasks[task], find_world) if has_rules else (),
+        explain(simulation, file.tasks[task], find_world) if has_failed else None,
         file.tasks[task],
     )
-
-
-def _explain_failure(
-    simulation: Simulation, task: Task, origin: Provenance, project: Project | None
-) -> Failure | None:
-    """Explain a failed simulation in its world, if that world can be opened here and has not changed."""
-    if simulation.recorded_reward is None or is_success(simulation.recorded_reward):
-        return None
-    world = open_world(origin, project)
-    if world is None:
-        return None
-    return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
 
 
 def open_world(origin: Provenance, project: Project | None, worlds: Worlds | None = None) -> World | None:
@@ -219,25 +209,31 @@ def open_world(origin: Provenance, project: Project | None, worlds: Worlds | Non
     return None
 
 
-def _broken_invariants(
-    simulation: Simulation, task: Task, origin: Provenance, project: Project | None
-) -> tuple[Finding, ...]:
-    """Return the recorded invariant violations.
+FindWorld = Callable[[], World | None]
+"""Opens the world in which simulations were made; None if it cannot be opened here or has changed."""
 
-    If none were recorded, check the trace by the rules of its world, if that world can be opened here.
-    """
-    if (recorded_findings := read_findings(simulation)) is not None:
-        return recorded_findings
-    if not origin.is_conversational:
-        return ()
+
+def explain(simulation: Simulation, task: Task | None, find_world: FindWorld) -> Failure | None:
+    """Explain a failed simulation in its world; None without a task or a world."""
+    if task is None or (world := find_world()) is None:
+        return None
     try:
-        worlds = Worlds() if project is None else project.open_worlds()
-        world = worlds.open(origin.provider, origin.domain)
+        return explain_failure(simulation, task, world, recorded_verdicts(simulation, task))
+    except Exception:  # the code of a project's own world may raise anything
+        return None
+
+
+def broken_rules(simulation: Simulation, task: Task | None, find_world: FindWorld) -> tuple[Finding, ...]:
+    """Return the recorded breaches of rules; if none are recorded, those that the world's rules show."""
+    recorded = read_findings(simulation)
+    if recorded is not None or (world := find_world()) is None:
+        return recorded or ()
+    try:
         rules = rules_of(world)
-    except (WorldError, MissingExtraError):
+        found = () if rules is None else find_breaches(simulation.trace, rules)
+        return *found, *((collateral_changes(task, simulation.trace, world) if task else ()) or ())
+    except Exception:  # the code of a project's own world may raise anything
         return ()
-    findings = () if rules is None else find_breaches(simulation.trace, rules)
-    return *findings, *(collateral_changes(task, simulation.trace, world) or ())
 
 
 @dataclass(frozen=True)
