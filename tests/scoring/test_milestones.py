@@ -96,10 +96,10 @@ def test_a_graph_without_edges_allows_any_order():
 
 
 def test_a_trajectory_without_milestones_is_perfect_unless_a_minefield_was_hit():
-    assert evaluate(TALK, Graph(), Graph()).is_perfect
+    assert evaluate(TALK, Graph(), Graph()).similarity == 1.0
     hit = evaluate(TALK, Graph(), chain(message_like(content="c")))
     assert (hit.similarity, hit.minefields.snapshots) == (0.0, {0: (3, 1.0)})
-    assert evaluate(TALK, Graph(), chain(message_like(content="x"))).is_perfect
+    assert evaluate(TALK, Graph(), chain(message_like(content="x"))).similarity == 1.0
 
 
 def test_one_traced_call_may_be_any_of_several_with_arguments_within_a_tolerance():

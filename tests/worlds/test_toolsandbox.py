@@ -121,7 +121,6 @@ def dump():
         },
         "tools": schemas,
         "network": ["find_shop"],
-        "seed": 0,
     }
 
 

@@ -163,11 +163,6 @@ class Evaluation:
     def similarity(self) -> float:
         return self.milestones.similarity if self.minefields.similarity == 0 else 0.0
 
-    @property
-    def is_perfect(self) -> bool:
-        """Whether the similarity is exactly 1."""
-        return self.similarity == 1.0
-
 
 def evaluate(
     snapshots: Sequence[Snapshot], milestones: Graph, minefields: Graph, *, first: int = 0

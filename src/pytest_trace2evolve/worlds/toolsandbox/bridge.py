@@ -147,17 +147,6 @@ def _dump_measure(measure: Any) -> dict[str, Any]:
     return {"measure": _known(MEASURES, name), "tolerance": tolerance}
 
 
-def dump_tables(context: Any) -> dict[str, Any]:
-    """The databases of a context as lists of rows, without the table of messages."""
-    from tool_sandbox.common.execution_context import DatabaseNamespace
-
-    return {
-        str(namespace): context.get_database(namespace).to_dicts()
-        for namespace in DatabaseNamespace
-        if namespace != DatabaseNamespace.SANDBOX
-    }
-
-
 def network_tools(names: set[str]) -> list[str]:
     """The tools among `names` that ask RapidAPI."""
     from tool_sandbox.tools import rapid_api_search_tools
@@ -197,7 +186,10 @@ def export(seed: int) -> None:
         if name == base:
             bases[name] = {
                 "messages": messages,
-                "tables": dump_tables(context),
+                "tables": {
+                    str(table): context.get_database(table).to_dicts()
+                    for table in list(DatabaseNamespace)[1:]  # the first is that of messages
+                },
                 "milestones": dump_graph(scenario.evaluation.milestone_matcher),
                 "minefields": dump_graph(scenario.evaluation.minefield_matcher),
             }
@@ -225,7 +217,6 @@ def export(seed: int) -> None:
             "scenarios": variants,
             "tools": [json.loads(key) for key in tools],
             "network": network,
-            "seed": seed,
         },
         sys.stdout,
         ensure_ascii=False,
@@ -393,9 +384,12 @@ class Answers:
         if "RAPID_API_KEY" not in os.environ:
             raise RefusedError("the network is not available")
         headers = {**headers, "X-RapidAPI-Key": os.environ["RAPID_API_KEY"]}
-        response = requests.get(url, headers=headers, params=params, timeout=60)
-        response.raise_for_status()
-        self.known[key] = response.json()
+        try:
+            response = requests.get(url, headers=headers, params=params, timeout=60)
+            response.raise_for_status()
+            self.known[key] = response.json()
+        except requests.RequestException as error:
+            raise RefusedError(str(error)) from None
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, "answer": self.known[key]}) + "\n")
         return self.known[key]

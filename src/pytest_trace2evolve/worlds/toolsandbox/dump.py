@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -28,8 +26,6 @@ _STEM = re.compile(
     r"(_alt|_implicit|_multiple_user_turn|_insufficient_information|_low_battery_mode)+$|_\d+$"
 )
 """Ends of scenarios' names after which the request stays the same."""
-
-MAX_DUMP_BYTES = 64 << 20
 
 
 class Manifest(Record):
@@ -86,7 +82,6 @@ class Dump(Record):
     scenarios: dict[str, Scenario]
     tools: tuple[ToolSchema, ...]
     network: tuple[str, ...]
-    seed: int = Field(ge=0)
 
     def names_of(self, scenario: str) -> Mapping[str, str]:
         """The tools' own names by the names that the agent sees."""
@@ -156,7 +151,7 @@ def read_dump(folder: Path, expected: str) -> Dump:
         WorldError: the file is damaged or was changed.
     """
     path = folder / SCENARIOS
-    text = read_text(path, WorldError, _REMEDY, max_bytes=MAX_DUMP_BYTES)
+    text = read_text(path, WorldError, _REMEDY, max_bytes=64 << 20)
     if digest_text(text) != expected:
         raise WorldError(f"{path} was changed after its export: {_REMEDY}")
     with convert_failures(path, WorldError, _REMEDY):

@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.worlds.toolsandbox.dump import (
     MANIFEST,
     SCENARIOS,
@@ -62,7 +63,7 @@ def export(clone: Path, folder: Path, on_progress: OnProgress = lambda *_: None)
     text = json.dumps(json.loads(scenarios), ensure_ascii=False)
     write_atomic(folder / SCENARIOS, text)
     manifest = Manifest(
-        commit=_commit(clone),
+        commit=(git_text(clone, "rev-parse", "HEAD") or "").strip(),
         clock=CLOCK,
         seed=SEED,
         scenarios=digest_text(text),
@@ -78,12 +79,9 @@ def export(clone: Path, folder: Path, on_progress: OnProgress = lambda *_: None)
 
 def suite_text(domain: str) -> str:
     """The file of a suite."""
-    scenarios = (
-        "scenarios that need no network" if domain == "offline" else "all scenarios; needs RAPID_API_KEY"
-    )
     return f"""\
 # Made by `trace2evolve toolsandbox export`. Transfer holds each of its bases in all eight variants.
-description = "ToolSandbox, {scenarios}"
+description = "ToolSandbox: {domain} scenarios"
 provider = "toolsandbox"
 domain = "{domain}"
 trials = 1
@@ -164,12 +162,6 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> str:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
         raise WorldError(f"`{' '.join(command[:4])}` failed: {lines[-1]}; correct that and export again")
     return done.stdout.decode()
-
-
-def _commit(clone: Path) -> str:
-    command = ["git", "-C", str(clone), "rev-parse", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _source_digest(clone: Path) -> str:

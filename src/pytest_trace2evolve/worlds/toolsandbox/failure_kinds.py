@@ -15,21 +15,13 @@ from pytest_trace2evolve.scoring.milestones import (
     evaluate,
 )
 
-NO_CALL = "no call at all"
-NOT_REPORTED = "tool result not reported"
-NOT_RECOVERED = "no recovery from a tool error"
-WRONG_ORDER = "wrong order"
-WRONG_ARGUMENTS = "wrong arguments"
-PARTIAL = "partial"
-MINEFIELD = "minefield"
-
 
 def failure_kind(snapshots: Sequence[Snapshot], milestones: Graph, found: Evaluation) -> str:
     """The first kind that explains a similarity below 1; empty for a perfect trajectory."""
-    if found.is_perfect:
+    if found.similarity == 1.0:
         return ""
     if found.minefields.similarity:
-        return MINEFIELD
+        return "minefield"
     missed = [index for index, (_, similarity) in found.milestones.snapshots.items() if similarity < 1.0]
     missed_constraints = [constraint for index in missed for constraint in milestones.milestones[index]]
     rows = [row for snapshot in snapshots for row in snapshot[SANDBOX]]
@@ -41,17 +33,17 @@ def failure_kind(snapshots: Sequence[Snapshot], milestones: Graph, found: Evalua
         for constraints in milestones.milestones
         for constraint in constraints
     ):
-        return NO_CALL
+        return "no call at all"
     if all(_is_said(milestones.milestones[index]) for index in missed):
-        return NOT_REPORTED
-    if results and results[-1]["tool_call_exception"] is not None:
-        return NOT_RECOVERED
-    if evaluate(snapshots, _without_order(milestones), Graph()).is_perfect:
-        return WRONG_ORDER
+        return "tool result not reported"
+    if results and results[-1]["failed"]:
+        return "no recovery from a tool error"
+    if evaluate(snapshots, _without_order(milestones), Graph()).similarity == 1.0:
+        return "wrong order"
     called = {json.loads(trace)["tool_name"] for row in rows for trace in row["tool_trace"] or ()}
     if any(_wanted_call(constraint) in called for constraint in missed_constraints):
-        return WRONG_ARGUMENTS
-    return PARTIAL
+        return "wrong arguments"
+    return "partial"
 
 
 def _without_order(graph: Graph) -> Graph:

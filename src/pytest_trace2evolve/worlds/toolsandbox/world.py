@@ -16,7 +16,6 @@ from pytest_trace2evolve.worlds.toolsandbox import dump as exports
 from pytest_trace2evolve.worlds.toolsandbox.failure_kinds import failure_kind
 from pytest_trace2evolve.worlds.toolsandbox.process import OPEN, ToolProcess, ToolSandboxSession
 
-PROVIDER = "toolsandbox"
 DOMAINS = ("offline", "all")
 
 MAX_MESSAGES = 30
@@ -36,14 +35,14 @@ class ToolSandboxWorld(World):
         WorldError: the domain is unknown, or ToolSandbox is not exported.
     """
 
-    provider = PROVIDER
+    provider = "toolsandbox"
     fingerprint = "toolsandbox 1"
     has_bare_prompt = True
     """The agent's prompt is the policy alone, as upstream's."""
 
     def __init__(self, domain: str) -> None:
         if domain not in DOMAINS:
-            raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {', '.join(DOMAINS)}")
+            raise WorldError(f"provider 'toolsandbox' has no domain {domain!r}; it has {', '.join(DOMAINS)}")
         self.domain = domain
         folder = exports.export_folder()
         self._manifest = exports.read_manifest(folder)
@@ -195,24 +194,13 @@ def _replay(
 
 
 def _row(sender: str, recipient: str, content: str) -> dict[str, Any]:
-    return {
-        "sender": sender,
-        "recipient": recipient,
-        "content": content,
-        "conversation_active": True,
-        "tool_call_exception": None,
-        "tool_trace": None,
-    }
+    return {"sender": sender, "recipient": recipient, "content": content, "tool_trace": None, "failed": False}
 
 
 def _result_row(result: Mapping[str, Any]) -> dict[str, Any]:
     row = _row("EXECUTION_ENVIRONMENT", "AGENT", result["content"])
-    trace = result["trace"]
-    return {
-        **row,
-        "tool_call_exception": result["content"] if result["error"] else None,
-        "tool_trace": None if trace is None else (trace,),
-    }
+    traces = None if result["trace"] is None else (result["trace"],)
+    return {**row, "tool_trace": traces, "failed": result["error"]}
 
 
 def _matches(match: Match, graph: Graph, origins: Sequence[int]) -> tuple[MilestoneMatch, ...]:
