@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from pytest_trace2evolve.agents.reference import OracleAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.improve import trainings
+from pytest_trace2evolve.improve import adapters
 from pytest_trace2evolve.models import chat  # noqa: F401
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
@@ -112,7 +112,7 @@ def server_forks() -> Iterator[Forks]:
 @pytest.fixture(scope="module")
 def forked_servers(server_forks: Forks) -> Iterator[None]:
     """Local servers and trainings start with a fork, for tests of anything but their start."""
-    with forking(server_forks, process, trainings):
+    with forking(server_forks, process, adapters):
         yield
 
 

@@ -90,7 +90,6 @@ def test_an_interruption_is_one_line(capsys: pytest.CaptureFixture[str], resumab
 def test_trainings_can_be_resumed() -> None:
     assert {command.name for command in runnable() if command.defaults.get("resumable")} == {
         "train",
-        "evolve",
         "improve",
     }
 

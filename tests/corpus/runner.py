@@ -30,7 +30,6 @@ from pytest_trace2evolve.environments.calibration import read_calibrations
 from pytest_trace2evolve.errors import Trace2EvolveError, shorten
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
 from pytest_trace2evolve.gate.policy import read_policy
-from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.project import Project
@@ -38,7 +37,6 @@ from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.adapter import MANIFEST_NAME
 from pytest_trace2evolve.records.completion import Answer, Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
-from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
 from pytest_trace2evolve.training.recipe import PRESETS, read_recipe, recipe_toml
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -169,11 +167,6 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     }
     tape.write_text(render_cassette(header, [("k1", answer), ("k2", answer)]))
     yield reader("cassette", tape, "jsonl", lambda: read_cassette(tape))
-
-    state = root / "evolution"
-    state.mkdir()
-    (state / "state.json").write_text(Evolution(candidate="v0", identity="i").model_dump_json())
-    yield reader("evolution", state / "state.json", "json", lambda: read_state(state, "v0", "i"))
 
     kept = root / "calibrations"
     kept.mkdir()

@@ -57,17 +57,16 @@ def test_a_run_that_is_empty_or_unknown_is_one_line(
     (own.root / "empty").mkdir()
     (own.root / "bare").mkdir()
     (own.root / "bare" / "results.json").write_text(json.dumps({"simulations": [], "tasks": []}))
-    for command in ("train", "evolve"):
-        for name, told in (
-            ("nothing", "'nothing' is neither a path nor a run in"),
-            ("empty", "empty"),
-            ("bare", "bare"),
-        ):
-            assert main([command, "--from-run", name]) == 2, (command, name)
-            error = capsys.readouterr().err.splitlines()
-            assert len(error) == 1
-            assert error[0].startswith("trace2evolve: ")
-            assert told in error[0]
+    for name, told in (
+        ("nothing", "'nothing' is neither a path nor a run in"),
+        ("empty", "empty"),
+        ("bare", "bare"),
+    ):
+        assert main(["train", "--from-run", name]) == 2, name
+        error = capsys.readouterr().err.splitlines()
+        assert len(error) == 1
+        assert error[0].startswith("trace2evolve: ")
+        assert told in error[0]
 
 
 def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> None:

@@ -1,6 +1,8 @@
 """A run or a suite of a world whose tools no environment has: nothing is learned from it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,12 @@ from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environmen
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Offer, ToolSchema
+from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.training import train as course
 from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 from tests.fake_world import FakeWorld
-from tests.improve.test_planner import project, write_results
-
-__all__ = ["project"]
+from tests.improve.searches import write_project
 
 WHERE = (
     "environments use support (provider trace2evolve, with the tools of τ² retail); name a run or suite of "
@@ -27,8 +28,37 @@ WHERE = (
 HOTEL: WorldName = ("mine", "hotel")
 
 
+def write_results(
+    folder: Path,
+    run: str,
+    suite: str = "a",
+    domain: str = "support",
+    count: int = 0,
+    provider: str | None = None,
+) -> None:
+    """A run's results of the embedded model, with simulations of task `t`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    provider = provider or ("trace2evolve" if domain == "support" else "inspect_evals")
+    provenance: dict[str, Any] = {"domain": domain, "provider": provider, "run_id": run, "suite": suite}
+    agent = {"arguments": {"weights": folder_digest(embedded_model())}}
+    provenance |= {"candidate": {"id": "v6", "digest": "d"}, "agent": agent}
+    simulations = [
+        {"id": f"{run}-{trial}", "task_id": "t", "trial": trial, "termination_reason": "user_stop"}
+        for trial in range(count)
+    ]
+    tasks = [{"id": "t", "user_scenario": {"instructions": "x"}}]
+    info = {"environment_info": {"domain_name": domain}, "trace2evolve": provenance}
+    record = {"info": info, "tasks": tasks, "simulations": simulations}
+    (folder / "results.json").write_text(json.dumps(record), encoding="utf-8")
+
+
 def refusal(what: str, domain: str, provider: str = "inspect_evals") -> str:
     return f"{what} uses {domain} (provider {provider}), but no environment has its tools; {WHERE}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return write_project(tmp_path)
 
 
 @pytest.fixture
@@ -73,7 +103,7 @@ def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) 
     ("provider", "domain"),
     [("inspect_evals", "airline"), ("tau2", "telecom"), ("mine", "support"), ("trace2evolve", "retail")],
 )
-@pytest.mark.parametrize("command", ["train", "evolve", "synthesize"])
+@pytest.mark.parametrize("command", ["train", "synthesize"])
 def test_every_command_that_reads_a_run_refuses_another_world(
     project: Project,
     trained: list[str],
@@ -87,27 +117,13 @@ def test_every_command_that_reads_a_run_refuses_another_world(
     write_results(project.root / "run", "r1", "a", domain, count=3, provider=provider)
     commands = {
         "train": ["train", "--from-run", "run"],
-        "evolve": ["evolve", "--from-run", "run", "--candidate", "v6"],
         "synthesize": ["environment", "synthesize", "politeness", "--description", "x", "--writer", "m"],
     }
     given = [*commands[command], *(["--from-run", "run"] if command == "synthesize" else [])]
     assert main(given) == 2
     captured = capsys.readouterr()
-    run = "run run" if command == "evolve" else "run r1"
-    assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal(run, domain, provider)}\n")
+    assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal('run r1', domain, provider)}\n")
     assert not trained
-
-
-def test_evolve_rejects_a_suite_of_another_world(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = 'provider = "inspect_evals"\ndomain = "airline"\n[splits]\nheldout = ["1", "2"]\n'
-    (project.suites_folder / "far.toml").write_text(text)
-    monkeypatch.chdir(project.root)
-    assert main(["lock"]) == 0
-    capsys.readouterr()
-    assert main(["evolve", "--base", str(embedded_model()), "--", "--t2e-suite=far"]) == 2
-    assert capsys.readouterr().err == f"trace2evolve: {refusal('suite far', 'airline')}\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pytest_trace2evolve.cli.improve_commands import (
     CAPABILITIES,
     ENVIRONMENT,
     EVAL_ROUTER,
-    EVOLVE,
     IMPROVE,
     TRAIN,
 )
@@ -535,7 +534,7 @@ TOOLSANDBOX = Command(
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
     "evidence": (RUNS, SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
-    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
+    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER),
     "serve": (SERVE, DOCTOR),
 }
 """All commands by group, in the order of the help."""

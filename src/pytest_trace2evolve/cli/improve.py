@@ -1,4 +1,4 @@
-"""Commands that learn from failures: improve, capabilities, train, eval-router and evolve."""
+"""Commands that learn from failures: improve, capabilities, train and eval-router."""
 
 import argparse
 import contextlib
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.diagnose.traces import TraceSet
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
-    from pytest_trace2evolve.records.improvement import Stage
     from pytest_trace2evolve.session.settings import Context
     from pytest_trace2evolve.training.train import TrainingSpec
 
@@ -215,48 +214,18 @@ def eval_router(options: argparse.Namespace) -> int:
     return 0
 
 
-def evolve(options: argparse.Namespace) -> int:
-    """Train adapters for the failures of a run, and let the gate judge the adapters."""
-    from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
-    from pytest_trace2evolve.improve.loop import evolve
-    from pytest_trace2evolve.improve.plan import budget_text, check_budget, compute_budget
-    from pytest_trace2evolve.improve.planner import plan_evolution
-    from pytest_trace2evolve.report.improvement import evolution_text
-    from pytest_trace2evolve.session.planner import resources_of
-
-    parse_run_options(options.run_options, options)
-    project = project_of(options)
-    context = _context_of(project)
-    with contextlib.closing(environments_of(project)) as environments:
-        resources = resources_of(project)
-        plan = plan_evolution(options, run_values(options), resources, environments, context)
-        budget = compute_budget(plan, environments.names)
-        print(budget_text(plan, budget), file=sys.stderr, flush=True)
-        check_budget(plan, budget)
-        if options.dry_run:
-            return 0
-        state = evolve(plan, resources, environments, _print_stage)
-    text = state.model_dump_json(indent=1) if options.json else evolution_text(state, project.adapters)
-    print(text.rstrip("\n"))
-    return 0
-
-
-def _print_stage(stage: "Stage", text: str) -> None:
-    print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)
-
-
 def improve(options: argparse.Namespace) -> int:
     """Propose candidates, screen them, and keep those that the gate promotes."""
     from pytest_trace2evolve.improve.arena import improve
-    from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS, parse_run_options, run_values
+    from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.search_planner import plan_search
     from pytest_trace2evolve.report.search import plan_text, search_json, search_text
     from pytest_trace2evolve.session.planner import resources_of
 
-    parse_run_options(options.run_options, options, SEARCH_RUN_OPTIONS)
+    parse_run_options(options.run_options, options)
     project = project_of(options)
     resources = resources_of(project)
-    values = run_values(options, SEARCH_RUN_OPTIONS)
+    values = run_values(options)
     plan = plan_search(options, values, resources, _context_of(project))
     print(plan_text(plan), file=sys.stderr, flush=True)
     if options.dry_run:

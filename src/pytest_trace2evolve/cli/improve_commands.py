@@ -15,7 +15,7 @@ from pytest_trace2evolve.cli.parser import (
     range_check,
     text_option,
 )
-from pytest_trace2evolve.improve.arguments import RUN_OPTIONS, SEARCH_RUN_OPTIONS, add_evolve_arguments
+from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS
 
 BASE_MODEL_OPTION = path_option("--base", "DIR", "the base model (default: the embedded model)")
 CANDIDATE_OPTION = text_option(
@@ -179,24 +179,6 @@ EVAL_ROUTER = Command(
     keys=("openings",),
 )
 
-EVOLVE = Command(
-    "evolve",
-    "train and gate adapters for failed tasks; rerun to resume",
-    (
-        "trace2evolve evolve --candidate v6 --dry-run -- --t2e-suite support",
-        "trace2evolve evolve --from-run 2026-11-24T035034 --max-adapters 2",
-    ),
-    "improve:evolve",
-    (
-        DRY_RUN_OPTION,
-        JSON_OPTION,
-        text_option("run_options", "-- OPTION", "options of each run, such as --t2e-suite NAME", nargs="*"),
-    ),
-    declare_options=(add_evolve_arguments,),
-    keys=("heldout-rollouts", "parallel", *(option.name for option in RUN_OPTIONS if option.is_key)),
-    defaults={"resumable": True},
-)
-
 IMPROVE = Command(
     "improve",
     "propose candidates, keep what the gate promotes; rerun to resume",
@@ -212,12 +194,17 @@ IMPROVE = Command(
             "--proposer",
             None,
             "table: add a sentence of a file; ablate: drop a rule; parameters: change the sampling; "
-            "reflect: a model reads failures and rewrites the instruction; gepa: the same in GEPA's way",
-            choices=("table", "ablate", "parameters", "reflect", "gepa"),
+            "reflect: a model reads failures and rewrites the instruction; gepa: the same in GEPA's way; "
+            "adapters: train the model",
+            choices=("table", "ablate", "parameters", "reflect", "gepa", "adapters"),
             required=True,
         ),
         path_option("--table", "FILE", "TOML file with the sentences of proposer table"),
         text_option("--reflect-model", "MODEL", "model of the proposers reflect and gepa"),
+        integer_option(
+            "--adapters", "N", "adapters of proposer adapters (default: 2)", range_check(1, 64), default=2
+        ),
+        *RECIPE_OPTIONS,
         text_option("--baseline", "NAME|RUN", "evidence of the candidate (default: measure it)"),
         integer_option("--max-proposals", "N", "stop after N proposals", range_check(1)),
         integer_option("--max-simulations", "N", "make at most N simulations", range_check(1, 10**9)),

@@ -130,7 +130,6 @@ class Command:
         run: The function that runs the command, as `module:function` of this package; empty if there are
             actions.
         options: The command's options, in the order of the help.
-        declare_options: Functions that each add more options to the command's parser.
         keys: Names of the ini keys that the command reads; each value becomes an attribute of the options.
         actions: The subcommands, if there are any.
         defaults: Further attributes of the parsed options. `resumable` means that the same command resumes
@@ -142,7 +141,6 @@ class Command:
     examples: tuple[str, ...] = ()
     run: str = ""
     options: tuple[Option | ExclusiveOptions, ...] = ()
-    declare_options: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
     keys: tuple[str, ...] = ()
     actions: tuple["Command", ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -202,8 +200,6 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
             destination = subparser.add_argument(*option.names, **option.settings).dest
             if option.check is not None:
                 checks.append((option.name, destination, option.check))
-        for declare in command.declare_options:
-            declare(subparser)
         if command.actions:
             _add_commands(subparser.add_subparsers(required=True, metavar="ACTION"), command.actions)
         else:

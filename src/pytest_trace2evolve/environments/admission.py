@@ -20,7 +20,6 @@ from pytest_trace2evolve.environments.environment import (
     DIFFICULTIES,
 )
 from pytest_trace2evolve.environments.generated import project_environments
-from pytest_trace2evolve.environments.generators.whole_tasks import WholeTasks
 from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.scenario_checks import (
@@ -30,6 +29,7 @@ from pytest_trace2evolve.environments.scenario_checks import (
 )
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, Trace2EvolveError
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.adapter import WHOLE_TASKS
 from pytest_trace2evolve.records.environment import AdmissionReport, CheckLine
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator
@@ -178,7 +178,7 @@ def require_admitted(
             first_seed=first_seed,
         )
         failures = [check for check in report.checks if not check.passed]
-        if name == WholeTasks.capability:
+        if name == WHOLE_TASKS:
             # A task whose right answer is a refusal pays everybody who refuses, as it does in a suite.
             failures = [check for check in failures if not check.check.startswith("unpaid: ")]
         if failures:

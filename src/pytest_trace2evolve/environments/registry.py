@@ -15,6 +15,7 @@ from pytest_trace2evolve.environments.generators.whole_tasks import WholeTasks
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, name_suggestion
 from pytest_trace2evolve.project.extensions import environment_entry_points
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.adapter import WHOLE_TASKS
 from pytest_trace2evolve.records.protocols import Generator, Offer, World
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
@@ -31,9 +32,6 @@ BUILT_IN: tuple[type[SupportGenerator], ...] = (
 
 BUILT_IN_NAMES = frozenset(generator.capability for generator in BUILT_IN)
 """The capabilities that have a built-in environment."""
-
-WHOLE_TASKS = Offer(WholeTasks, WholeTasks.pays)
-"""Whole tasks, which exercise no single capability, so they are in no list of capabilities."""
 
 
 class Environments:
@@ -86,8 +84,8 @@ class Environments:
         Raises:
             GeneratorError: no environment has this name; the message suggests similar names.
         """
-        if name == WholeTasks.capability:
-            return WHOLE_TASKS
+        if name == WHOLE_TASKS:  # no capability, so it is in no list of them
+            return Offer(WholeTasks, WholeTasks.pays)
         if name not in self._offers:
             raise GeneratorError(f"unknown environment {name!r}; {name_suggestion(name, self.names)}")
         return self._offers[name]

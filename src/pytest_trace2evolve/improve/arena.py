@@ -19,17 +19,17 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.integrity import check_promotion
 from pytest_trace2evolve.improve.leaks import MAX_HYPOTHESIS_LENGTH, SealedContent, check_draft
-from pytest_trace2evolve.improve.loop import evolution_lock
 from pytest_trace2evolve.improve.proposers import Draft, Request
 from pytest_trace2evolve.improve.reflect import render_conversation
 from pytest_trace2evolve.improve.search import PairedGain, Rewards, Row, Status, paired_gain, search
-from pytest_trace2evolve.improve.search_sessions import OnProgress, SearchPlan, SearchSessions
-from pytest_trace2evolve.project.candidates import Candidate, render_child
+from pytest_trace2evolve.improve.search_sessions import OnProgress, SearchPlan, SearchSessions, search_lock
+from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, Candidate, render_child
 from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.improvement import Proposal, SearchState
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources
+from pytest_trace2evolve.session.promote import record_adapter_verdict
 from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_text
@@ -70,7 +70,7 @@ def improve(
         EndpointError, ModelFolderError, StorageError: a session failed; see `session.run`.
         OSError: a file cannot be written.
     """
-    with evolution_lock(plan.folder(resources.project)):
+    with search_lock(plan.folder(resources.project)):
         arena = SessionArena(plan, resources, on_progress)
         rows: list[Row] = []
         stopped = ""
@@ -160,6 +160,8 @@ class SessionArena(SearchSessions):
             raise BudgetError(verdict.stopped or f"the gate's run {verdict.run} is not complete")
         if decided is Decision.PROMOTE:
             check_promotion(folder, verdict, ProjectLedger(self.project).entries, [self.plan.suite])
+        if ADAPTER_SEPARATOR in candidate:
+            record_adapter_verdict(self.project, verdict)
         self._store(
             **changes,
             decisions={**self.state.decisions, candidate: decided},
@@ -273,6 +275,9 @@ class SessionArena(SearchSessions):
             history=history,
             failures=lambda: self._failures(parent),
             kinds=lambda: self._kinds(parent),
+            rates=lambda: self._rates(parent),
+            informed_by=self._learned_from,
+            runs=tuple(Path(run).name for run in self.state.runs.get(parent, ())),
             policy=self._policy,
             number=len(self.state.proposals),
             rewards=self.state.rewards,
@@ -287,7 +292,10 @@ class SessionArena(SearchSessions):
                 return None
             hypothesis = " ".join(draft.hypothesis.split())[:MAX_HYPOTHESIS_LENGTH]
             check_draft(draft, request, self._sealed)
-            self._write(draft, name, candidates[parent])
+            if draft.adapter is not None:
+                name = draft.apply(candidates[parent], name).id
+            else:
+                self._write(draft, name, candidates[parent])
         except (ProposalError, CandidateError) as error:
             problem, hypothesis = str(error), ""
         proposal = Proposal(id=name, parent=parent, hypothesis=hypothesis, problem=problem)
@@ -297,16 +305,11 @@ class SessionArena(SearchSessions):
 
     def _write(self, draft: Draft, name: str, parent: Candidate, **fields: object) -> None:
         """Write the file of a proposal, and check that it reads as what was proposed."""
-        learned_from = {
-            f"{self.plan.suite}::{split}"
-            for split, tasks in self._plan_of_root.suites[self.plan.suite].lock.splits.items()
-            if tasks.keys() & self.plan.groups.keys()
-        }
         child = draft.apply(
             parent,
             name,
             frozen_at=date.today(),
-            informed_by=tuple(dict.fromkeys([*parent.informed_by, *sorted(learned_from)])),
+            informed_by=tuple(dict.fromkeys([*parent.informed_by, *self._learned_from])),
             **fields,
         )
         folder = self.project.root / "candidates"
@@ -319,6 +322,23 @@ class SessionArena(SearchSessions):
         if not is_same:
             path.unlink()
             raise ProposalError("rejected: its text cannot be stored in a candidate's file")
+
+    @cached_property
+    def _learned_from(self) -> tuple[str, ...]:
+        splits = self._plan_of_root.suites[self.plan.suite].lock.splits
+        return tuple(
+            sorted(
+                f"{self.plan.suite}::{split}"
+                for split, tasks in splits.items()
+                if tasks.keys() & self.plan.groups.keys()
+            )
+        )
+
+    def _rates(self, candidate: str) -> dict[str, float]:
+        rewards: dict[str, list[float]] = {}
+        for task, reward in self.state.rewards[candidate].items():
+            rewards.setdefault(self.plan.groups[task], []).append(reward)
+        return {group: fmean(group_rewards) for group, group_rewards in rewards.items()}
 
     def _failures(self, parent: str) -> list[str]:
         traces = self._traces(parent)

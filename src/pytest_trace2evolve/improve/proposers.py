@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.improve.search import Rewards, Row
 from pytest_trace2evolve.models.settings import ModelParameters
+from pytest_trace2evolve.project.adapters import Adapter
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import convert_failures, parse_toml, read_text
@@ -21,14 +22,20 @@ REASONING_EFFORTS = ("low", "medium", "high")
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposed change: the whole instruction, or parameters of the model, and what is expected of it."""
+    """A proposed change: the whole instruction, or parameters of the model, and what is expected of it.
+
+    With an adapter, the candidate is the parent with this adapter, and has no file of its own.
+    """
 
     hypothesis: str
     instruction: str
     parameters: ModelParameters = field(default_factory=ModelParameters)
+    adapter: Adapter | None = None
 
     def apply(self, parent: Candidate, name: str, **fields: Any) -> Candidate:
         """Return the child of a candidate with this change, under an id."""
+        if self.adapter is not None:
+            return parent.with_adapters(self.adapter.name, [self.adapter])
         changes = {
             "id": name,
             "parent": parent.id,
@@ -50,6 +57,9 @@ class Request:
         history: Each earlier proposal with its outcome, oldest first.
         failures: Returns the conversations of discovery that the parent failed, as texts.
         kinds: Returns the kinds of failure among them, most frequent first, a line each.
+        rates: Returns the parent's mean reward on discovery by group of tasks.
+        informed_by: The splits from which these come, as `suite::split`.
+        runs: The names of the runs from which these come.
         policy: The policy of the world, which the agent's prompt holds anyway.
         number: How many proposals the search has made before.
         rewards: By candidate, the mean reward of each measured discovery task.
@@ -61,6 +71,9 @@ class Request:
     history: Sequence[tuple[Candidate, Row]] = ()
     failures: Callable[[], Sequence[str]] = tuple
     kinds: Callable[[], Sequence[str]] = tuple
+    rates: Callable[[], Mapping[str, float]] = dict
+    informed_by: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     policy: str = ""
     number: int = 0
     rewards: Mapping[str, Rewards] = field(default_factory=dict)

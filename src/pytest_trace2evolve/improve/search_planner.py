@@ -3,19 +3,22 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+from pytest_trace2evolve.engine.live import is_model_folder
+from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
-from pytest_trace2evolve.gate.policy import policy_version
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, policy_version
 from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.improve.adapters import AdapterProposer
 from pytest_trace2evolve.improve.arguments import search_values
 from pytest_trace2evolve.improve.gepa import GepaProposer
-from pytest_trace2evolve.improve.planner import check_gate_can_promote
 from pytest_trace2evolve.improve.proposers import (
     AblateProposer,
     ParametersProposer,
@@ -32,18 +35,25 @@ from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, Candidate
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.serving.folder import expand_home, read_model
 from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.provenance import agent_settings
 from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
 from pytest_trace2evolve.session.traces import SEALED_ROLES
 from pytest_trace2evolve.session.verdicts import gated_splits
+from pytest_trace2evolve.training.recipe import read_recipe
+from pytest_trace2evolve.training.train import check_packages
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.files import real_path
 from pytest_trace2evolve.utils.optional import check_installed
+from pytest_trace2evolve.utils.resources import embedded_model
 
 REFLECTORS = ("reflect", "gepa")
 """The proposers that ask a model about conversations."""
+
+_GATE_OFF_PROBLEM = "only the gate's verdict can promote a candidate"
 
 
 def plan_search(
@@ -63,10 +73,10 @@ def plan_search(
             f"{arguments.candidate.partition(ADAPTER_SEPARATOR)[0]!r}"
         )
     root = project.candidates[arguments.candidate]
-    proposer = _make_proposer(arguments, root, project, context)
     values = SimpleNamespace(**{**vars(values), "t2e_suite": [arguments.suite]})
+    proposer = _make_proposer(arguments, root, project, context, values)
     options = read_options(values, context)
-    check_gate_can_promote(options, project.root, has_own_gate=values.t2e_gate is not None)
+    _check_gate_can_promote(options, project.root, has_own_gate=values.t2e_gate is not None)
     judge = read_judge(values)
     plan = make_plan(
         replace(options, candidate=root.id, baseline=arguments.baseline),
@@ -90,6 +100,11 @@ def plan_search(
         if project.splits[split].role is Role.REPORT
         for task in ids
     }
+    if arguments.proposer == "adapters" and not set(FAMILY_NAMES) & set(groups.values()):
+        raise ConfigError(
+            f"--proposer adapters: suite {arguments.suite!r} has no tasks of the built-in families, and only "
+            "these have training tasks; name suite support, or use a different proposer"
+        )
     gated = [
         task for split, _ in gated_splits(project, planned.lock.splits) for task in planned.lock.splits[split]
     ]
@@ -135,7 +150,11 @@ def plan_search(
 
 
 def _make_proposer(
-    arguments: argparse.Namespace, root: Candidate, project: Project, context: Context
+    arguments: argparse.Namespace,
+    root: Candidate,
+    project: Project,
+    context: Context,
+    values: SimpleNamespace,
 ) -> Proposer:
     needed = {"table": ("--table FILE", arguments.table)}
     needed |= dict.fromkeys(REFLECTORS, ("--reflect-model MODEL", arguments.reflect_model))
@@ -145,6 +164,8 @@ def _make_proposer(
     for name, (other_flag, value) in needed.items():
         if other_flag != flag and value is not None:
             raise ConfigError(f"{other_flag.split()[0]} has no effect without --proposer {name}")
+    if arguments.proposer == "adapters":
+        return _adapter_proposer(arguments, project, context, values)
     if arguments.proposer == "table":
         return TableProposer.read(context.base_folder / arguments.table)
     if arguments.proposer == "ablate":
@@ -176,10 +197,51 @@ def _make_proposer(
     return ReflectProposer(reflect_settings(settings))
 
 
+def _adapter_proposer(
+    arguments: argparse.Namespace, project: Project, context: Context, values: SimpleNamespace
+) -> AdapterProposer:
+    """Return the proposer of adapters, if the agent is the embedded model or a model in a folder.
+
+    Raises:
+        ConfigError: a different agent is named.
+        MissingExtraError: a package that training needs is not installed.
+    """
+    check_packages()
+    model = values.t2e_model
+    others = {"--t2e-base-url": values.t2e_base_url, "--t2e-agent": values.t2e_agent or context.agent}
+    if model is not None and not is_model_folder(model, context.base_folder):
+        others["--t2e-model"] = model
+    if other := next((f"{flag} {value}" for flag, value in others.items() if value), ""):
+        raise ConfigError(
+            f"{other}: --proposer adapters trains a model in a folder; use --t2e-model ./FOLDER, or none for "
+            "the embedded model"
+        )
+    folder = embedded_model() if model is None else real_path(context.base_folder / expand_home(Path(model)))
+    recipe = read_recipe(arguments.preset, arguments.config)
+    return AdapterProposer(project.root, read_model(folder), recipe, arguments.adapters)
+
+
 def _price_error(model: str, project: Project) -> ConfigError:
     return ConfigError(
         f"--max-cost needs the price of model {model!r}: add it to {project.root / PRICES_NAME}"
     )
+
+
+def _check_gate_can_promote(options: Options, root: Path, *, has_own_gate: bool) -> None:
+    """Check that the gate can promote a candidate."""
+    if options.goal is Goal.NO_REGRESSION:
+        raise ConfigError(
+            f"--t2e-goal={options.goal.value}: a search keeps only what the gate promotes, but this "
+            "goal proves nothing; use improve or hold"
+        )
+    if options.gate == "off" and has_own_gate:
+        raise ConfigError(f"--t2e-gate=off: {_GATE_OFF_PROBLEM}; remove the option")
+    if options.gate == "off":
+        raise ConfigError(
+            f"t2e_gate = off in the pytest settings of {root}: {_GATE_OFF_PROBLEM}; name a policy, for "
+            "example "
+            f"--t2e-gate {DEFAULT_POLICY}"
+        )
 
 
 def _check_splits(plan: Plan, planned: PlannedSuite, groups: Mapping[str, str]) -> None:

@@ -1,5 +1,7 @@
 """The sessions of a search: they measure candidates within its budgets, and their results are its state."""
 
+import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
-from pytest_trace2evolve.errors import BudgetError, CandidateError, ProposalError, ResultsError
+from pytest_trace2evolve.errors import BudgetError, CandidateError, ConfigError, ProposalError, ResultsError
 from pytest_trace2evolve.improve.branch import SearchBranch
-from pytest_trace2evolve.improve.loop import unused_path
 from pytest_trace2evolve.improve.proposers import Proposer
 from pytest_trace2evolve.improve.search import DEFAULT_RULES, Rules
 from pytest_trace2evolve.project.project import Project
@@ -25,7 +26,7 @@ from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.servers import LocalServers
 from pytest_trace2evolve.session.session import run as run_session
-from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.files import lock_file, write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
 STATE_FILE = "state.json"
@@ -273,3 +274,33 @@ class SearchSessions:
     def _store(self, **changes: object) -> None:
         self.state = self.state.model_copy(update={**changes, "minutes": self._total_minutes})
         write_atomic(self.folder / STATE_FILE, self.state.model_dump_json(indent=1) + "\n")
+
+
+def unused_path(path: Path) -> Path:
+    """Return the first of `path`, `path-2`, `path-3`, … that does not exist."""
+    numbered_paths = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(
+        possible_path
+        for possible_path in itertools.chain([path], numbered_paths)
+        if not possible_path.exists()
+    )
+
+
+@contextmanager
+def search_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a search.
+
+    Raises:
+        ConfigError: another process holds the lock.
+        OSError: the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            lock_file(handle, wait=False)
+        except BlockingIOError:
+            raise ConfigError(f"{folder}: in use by another process; wait for it to end") from None
+        yield
+    finally:
+        os.close(handle)

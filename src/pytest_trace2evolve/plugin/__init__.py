@@ -78,11 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitize_terminal(config)
     config.pluginmanager.register(plugin_object, PLUGIN_NAME)
     register(config, plugin_object)
-    if config.option.t2e_evolve and not hasattr(config, "workerinput"):
-        from pytest_trace2evolve.plugin.evolve_option import register_evolution
-
-        register_evolution(config)
-    if config.option.t2e_improve is not None and not hasattr(config, "workerinput"):
+    if (config.option.t2e_evolve or config.option.t2e_improve is not None) and not hasattr(
+        config, "workerinput"
+    ):
         from pytest_trace2evolve.plugin.improve_option import register_improvement
 
         register_improvement(config)

@@ -1,4 +1,4 @@
-"""Runs `trace2evolve improve` after a session with `--t2e-improve`, from the run of the session."""
+"""Runs `trace2evolve improve` after a session with `--t2e-improve` or `--t2e-evolve`, from its run."""
 
 import shlex
 import subprocess
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS, key_arguments, run_arguments, run_values
+from pytest_trace2evolve.improve.arguments import key_arguments, run_arguments, run_values
 from pytest_trace2evolve.plugin.controller import Controller
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_PLUGIN_NAME
 from pytest_trace2evolve.plugin.settings import suites_under, usage_error
@@ -49,10 +49,12 @@ class ImproveHooks:
         option = self._config.option
         if option.help or option.version or option.collectonly:
             return
+        if option.t2e_evolve and option.t2e_improve is not None:
+            raise usage_error("--t2e-evolve is --t2e-improve='--proposer adapters'; give one of the two")
         done = self._call(self._arguments("--dry-run"), stderr=subprocess.PIPE)
         lines = done.stderr.strip().splitlines()
         if done.returncode:
-            raise usage_error(f"--t2e-improve: {lines[-1].removeprefix('trace2evolve: ')}")
+            raise usage_error(f"{self._flag}: {lines[-1].removeprefix('trace2evolve: ')}")
         self._print(lines[-1])
         self._session = session
 
@@ -67,6 +69,10 @@ class ImproveHooks:
             if self._call(arguments).returncode:
                 self._print(f"trace2evolve: to resume: trace2evolve {shlex.join(arguments)}")
 
+    @property
+    def _flag(self) -> str:
+        return "--t2e-improve" if self._config.option.t2e_improve is not None else "--t2e-evolve"
+
     def _controller(self) -> Controller:
         controller = self._config.pluginmanager.getplugin(RUN_PLUGIN_NAME)
         assert isinstance(controller, Controller)
@@ -80,18 +86,18 @@ class ImproveHooks:
         """
         option, project = self._config.option, self._controller().resources.project
         try:
-            given = shlex.split(option.t2e_improve)
+            given = shlex.split("--proposer adapters" if option.t2e_improve is None else option.t2e_improve)
         except ValueError as error:
             raise usage_error(f"--t2e-improve: {error}") from None
         suites = option.t2e_suite or suites_under(self._config, project) or project.suite_names
         if len(suites) != 1:
-            raise usage_error("--t2e-improve: a search has one suite; name it with --t2e-suite NAME")
+            raise usage_error(f"{self._flag}: a search has one suite; name it with --t2e-suite NAME")
         candidate = option.t2e_candidate or DEFAULT_CANDIDATE
-        values = run_values(option, SEARCH_RUN_OPTIONS)
-        added = (*added, *key_arguments(values, SEARCH_RUN_OPTIONS))
+        values = run_values(option)
+        added = (*added, *key_arguments(values))
         return [
             *("--root", str(self._config.rootpath), "improve", *given, "--suite", suites[0]),
-            *("--candidate", candidate, *added, "--", *run_arguments(values, SEARCH_RUN_OPTIONS)),
+            *("--candidate", candidate, *added, "--", *run_arguments(values)),
         ]
 
     def _call(self, arguments: list[str], **settings: Any) -> "subprocess.CompletedProcess[str]":

@@ -311,7 +311,7 @@ class Candidates:
         raise AdapterError(
             f"{ADAPTER_SEPARATOR}{ROUTED}: no adapter in {self._adapters.folder} is promoted, but "
             "only promoted ones are "
-            "routed to; train and gate one with trace2evolve evolve"
+            "routed to; train and gate one with pytest --t2e-evolve"
         )
 
     def __iter__(self) -> Iterator[str]:

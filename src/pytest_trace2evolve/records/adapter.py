@@ -17,6 +17,9 @@ MANIFEST_NAME = "manifest.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 """The name of the weights file in an adapter's folder."""
 
+WHOLE_TASKS = "whole_tasks"
+"""The environment of whole tasks, which exercises no single capability."""
+
 NO_CAPABILITY = "none"
 """The label of a task that needs no capability. The base model gets such a task."""
 

@@ -1,27 +1,13 @@
-"""The state of an improvement loop: the findings of each stage, from which an interrupted loop resumes."""
+"""The state of a search for better candidates, from which an interrupted search resumes."""
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.adapter import AdapterState, ConfusionMatrix
 from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.completion import NO_USAGE, Usage
 from pytest_trace2evolve.records.verdict import Decision
-
-
-class Stage(StrEnum):
-    """The stages of an improvement loop, in order."""
-
-    RUN = "run"
-    CAPABILITIES = "capabilities"
-    ENVIRONMENTS = "environments"
-    ADAPTERS = "adapters"
-    GATE = "gate"
-    ROUTER = "router"
-    ROUTED = "routed"
 
 
 class MissingCapability(Record):
@@ -30,67 +16,6 @@ class MissingCapability(Record):
     name: CapabilityName
     delta: float | None
     coverage: float | None
-
-
-class TrainingEnvironment(Record):
-    """An environment to train in, its difficulty, and the base model's mean reward at this difficulty."""
-
-    name: CapabilityName
-    difficulty: int
-    mean: float | None = None
-    fits: bool = True
-
-
-class CandidateOutcome(Record):
-    """The outcome of one candidate.
-
-    Attributes:
-        gate: The gate's answer; None without a verdict.
-        state: The gate's answer combined with the check for forgotten capabilities; for a routed candidate,
-            the gate's answer alone.
-        why: The reason apart from the gate's answer, such as a forgotten capability.
-    """
-
-    candidate: str
-    gate: Decision | None
-    state: AdapterState
-    run: str
-    why: str = ""
-
-
-class Evolution(Record):
-    """The state of an improvement loop.
-
-    Attributes:
-        candidate: The candidate whose failures are trained on.
-        folder: The folder of the run that holds the failures.
-        identity: Digest of the whole request. Only an equal request resumes the loop.
-        runs: Ids of the runs whose traces were read.
-        splits: The splits that were read, as `suite::split`.
-        missing: The selected capabilities; None before the selection.
-        adapters: The trained adapters, by capability.
-        threads: The number of threads of each training run; a resumed run keeps this number.
-        confusion: The router's confusion matrix on held-out content.
-        rollouts: Rollouts of each stage, simulations included. Rollouts of an interrupted attempt count only
-            if they are used.
-        minutes: Minutes of each stage, interrupted attempts included.
-    """
-
-    schema_version: Literal[1] = 1
-    candidate: str
-    identity: str
-    done: tuple[Stage, ...] = ()
-    folder: str = ""
-    runs: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ()
-    missing: tuple[MissingCapability, ...] | None = None
-    environments: dict[str, TrainingEnvironment] = Field(default_factory=dict)
-    adapters: dict[str, str] = Field(default_factory=dict)
-    threads: Count | None = None
-    judged: dict[str, CandidateOutcome] = Field(default_factory=dict)
-    confusion: ConfusionMatrix | None = None
-    rollouts: dict[Stage, Count] = Field(default_factory=dict)
-    minutes: dict[Stage, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
 
 class Proposal(Record):

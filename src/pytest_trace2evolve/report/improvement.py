@@ -1,4 +1,4 @@
-"""Render environments, training runs, evolutions and routers for the terminal."""
+"""Render environments, training runs and routers for the terminal."""
 
 import io
 import json
@@ -10,14 +10,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pytest_trace2evolve.improve.routing import accuracy
-from pytest_trace2evolve.records.adapter import AdapterManifest, ConfusionMatrix, HeldOutRewards, RewardChange
+from pytest_trace2evolve.records.adapter import ConfusionMatrix, HeldOutRewards, RewardChange
 from pytest_trace2evolve.records.environment import (
     AdmissionReport,
     Calibration,
     CalibrationOutcome,
     DifficultyResult,
 )
-from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
@@ -34,7 +33,6 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.calibration import EnvironmentStatus
-    from pytest_trace2evolve.project.adapters import Adapters
 
 
 def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
@@ -180,91 +178,6 @@ def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
     kl = next((step["kl"] for step in reversed(curve) if step.get("kl") is not None), None)
     text = f"reward {reward:.2f}, groups that differ {informative:.0%}"
     return text if kl is None else f"{text}, KL {kl:.3f}"
-
-
-def evolution_text(state: Evolution, adapters: "Adapters") -> str:
-    """Render the adapters and the routed agent as a table, then the router's accuracy and the effort."""
-    console = make_terminal_console()
-    table = make_grid(
-        "candidate",
-        *(Column(heading, justify="right") for heading in ("Δ", "held out", "change (95 %)")),
-        "worst other change",
-        "gate",
-        "verdict",
-    )
-    deltas = {missing.name: missing.delta for missing in state.missing or ()}
-    for capability, name in state.adapters.items():
-        judgement = state.judged.get(f"{state.candidate}+{name}")
-        if judgement is None:
-            continue
-        delta = deltas.get(capability)
-        reason_text = f" ({judgement.why})" if judgement.why else ""
-        heldout_cells = (
-            _manifest_cells(adapters[name].manifest, capability)
-            if name in set(adapters)
-            else ("gone", "", "")
-        )
-        table.add_row(
-            Text(judgement.candidate, "bold"),
-            NOT_MEASURED if delta is None else f"{delta:+.2f}",
-            *heldout_cells,
-            "no verdict" if judgement.gate is None else judgement.gate.value,
-            f"{judgement.state.value}{reason_text}",
-        )
-    routed_judgement = state.judged.get(f"{state.candidate}+routed")
-    if routed_judgement is not None:
-        gate = "no verdict" if routed_judgement.gate is None else routed_judgement.gate.value
-        table.add_row(
-            Text(routed_judgement.candidate, "bold"), "", "", "", "", gate, routed_judgement.state.value
-        )
-    console.print(table)
-    for line in _evolution_lines(state, is_routed=routed_judgement is not None):
-        console.print(line, soft_wrap=True, highlight=False)
-    return rendered_text(console)
-
-
-def _manifest_cells(manifest: AdapterManifest, capability: str) -> tuple[str, str, str]:
-    """Return the held-out reward, its change, and the other capability with the worst change."""
-    own_change = manifest.heldout.get(capability)
-    if own_change is None:
-        return "not measured", "", ""
-    other_changes = [
-        (heldout_change.change, name)
-        for name, heldout_change in manifest.heldout.items()
-        if name not in manifest.environments
-    ]
-    worst_text = NOT_MEASURED
-    if other_changes:
-        change, name = min(other_changes)
-        worst_text = f"{format_points(change, '.1f')} {name}"
-    interval_text = ""
-    if own_change.low is not None and own_change.high is not None:
-        interval_text = (
-            f" ({format_points(own_change.low, '.1f')} to {format_points(own_change.high, '.1f')})"
-        )
-    return (
-        f"{own_change.before:.2f} → {own_change.after:.2f}",
-        format_points(own_change.change, ".1f") + interval_text,
-        worst_text,
-    )
-
-
-def _evolution_lines(state: Evolution, *, is_routed: bool) -> list[str]:
-    lines = []
-    if not is_routed:
-        lines.append(f"{state.candidate}+routed: no adapter was promoted, so there is nothing to route to")
-    if state.confusion is not None and (accuracy_interval := accuracy(state.confusion)):
-        share, low, high = accuracy_interval
-        lines.append(
-            f"router: right on {share:.0%} of {state.confusion.total} held-out openings "
-            f"({low:.0%} … {high:.0%}; by chance {1 / len(state.confusion.labels):.0%})"
-        )
-    minutes_by_stage = ", ".join(f"{stage.value} {minutes:.1f}" for stage, minutes in state.minutes.items())
-    lines.append(
-        f"rollouts: {sum(state.rollouts.values()):,}; minutes: {sum(state.minutes.values()):.1f} "
-        f"({minutes_by_stage})"
-    )
-    return lines
 
 
 ROUTING_WIDTH = 120

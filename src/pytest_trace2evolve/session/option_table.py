@@ -198,7 +198,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "evolve",
         "improve",
-        "then train and gate adapters for failed tasks (trace2evolve evolve)",
+        "after a run that is not green, train and gate adapters: --t2e-improve='--proposer adapters'",
         is_flag=True,
     ),
     Option(
@@ -348,7 +348,6 @@ OPTIONS: tuple[Option, ...] = (
         "maximum number of simulations of one test with run_case (default: 200)",
         type=whole_number_parser(1, 10**6),
     ),
-    _key("evolve-options", "options of the evolution after --t2e-evolve, such as '--max-adapters 2'"),
     _key("ray-pip", "requirements file that the nodes of a Ray cluster install for the run"),
     _key("ray-env", "environment variables that are passed to the nodes", is_repeatable=True),
     _key("provider", "provider of the world of results files (default: the suite's, else inspect_evals)"),
@@ -373,7 +372,6 @@ OPTIONS: tuple[Option, ...] = (
         "train: held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _key("parallel", "evolve: training runs in parallel (default: cores + 1)", type=_COUNT),
     _key("openings", "eval-router: conversation openings per label (default: 50)", type=_COUNT),
     _key("threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
     _key("batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),

@@ -28,6 +28,7 @@ from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, de
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import (
     MANIFEST_NAME,
+    WHOLE_TASKS,
     AdapterManifest,
     AdapterState,
     AdapterVerdict,
@@ -362,7 +363,12 @@ def _format_changes(losses: Mapping[str, RewardChange]) -> str:
 
 
 def lacks_other_environments(manifest: AdapterManifest) -> bool:
-    """Return whether an adapter was measured only in its training environments, although others exist."""
+    """Return whether an adapter was measured only in its training environments, although others exist.
+
+    An adapter that was trained on whole tasks is measured by the gate, whose suites hold all their families.
+    """
+    if WHOLE_TASKS in manifest.environments:
+        return False
     other_names = {capability.name for capability in BUILT_IN_CAPABILITIES} - set(manifest.environments)
     return bool(other_names) and set(manifest.heldout) <= set(manifest.environments)
 

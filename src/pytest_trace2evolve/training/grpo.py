@@ -43,7 +43,7 @@ MIN_INFORMATIVE_SHARE = 0.05
 SOLVED_REWARD = 0.9
 """Mean reward at or above which equal rewards in a group count as success, not as failure to learn."""
 
-FALL_STEPS, MAX_FALL = 3, 0.15
+FALL_STEPS, MAX_FALL = 4, 0.2
 """A training run ends if the mean reward of this many steps is this much lower than the best such mean."""
 
 BEST_FILE = "best.safetensors"

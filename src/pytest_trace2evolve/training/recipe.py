@@ -190,6 +190,7 @@ def recipe_toml(recipe: Recipe) -> str:
     return "".join(
         heading + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         for heading, values in tables.items()
+        if values
     )
 
 

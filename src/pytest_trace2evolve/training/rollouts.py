@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from trl.trainer.utils import pad
 
-from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES, WholeTasks
+from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
+from pytest_trace2evolve.records.adapter import WHOLE_TASKS
 from pytest_trace2evolve.serving.engine import Job
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
@@ -75,7 +76,7 @@ def scenario_rows(
         rng = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{index}")
         name = names[(step * recipe.groups + turn + rank + index) % len(names)]
         seed = recipe.first_scenario + rng.randrange(recipe.scenarios)
-        if name == WholeTasks.capability:
+        if name == WHOLE_TASKS:
             seed += (families[index] - seed) % len(FAMILY_NAMES)
         # trl requires a prompt in every row; the real prompt is the environment's history.
         row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
