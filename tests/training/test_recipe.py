@@ -20,7 +20,7 @@ from pytest_trace2evolve.training.rollouts import scenario_rows
             "answer_tokens = 1700",
             "answer_tokens 1700 is more than rollout_tokens 1600: no rollout has room for an answer",
         ),
-        ("warm = 20", "warm 20 is not less than steps 20, so the full rate is never reached; lower warm"),
+        ("warm = 26", "warm 26 is not less than steps 26, so the full rate is never reached; lower warm"),
         ("checkpointing = true", "shared and checkpointing cannot be combined: recomputed activations leave"),
         ("backward = 24", "backward 24 does not divide the 84 rollouts of a step (14 groups of 6)"),
         ("[families]\npolicy_egde = 1\n", "families: did you mean 'policy_edge'?"),

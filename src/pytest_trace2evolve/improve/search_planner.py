@@ -217,7 +217,7 @@ def _adapter_proposer(
             "the embedded model"
         )
     folder = embedded_model() if model is None else real_path(context.base_folder / expand_home(Path(model)))
-    recipe = read_recipe(arguments.preset, arguments.config)
+    recipe = read_recipe(arguments.preset, arguments.config, threads=1 if arguments.adapters > 1 else None)
     return AdapterProposer(project.root, read_model(folder), recipe, arguments.adapters)
 
 

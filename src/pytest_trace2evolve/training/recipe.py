@@ -97,8 +97,8 @@ class Recipe(Record):
 
     groups: Count = 14
     rollouts: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 6
-    steps: Count = 20
-    rate: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    steps: Count = 26
+    rate: Annotated[float, Field(gt=0, le=1)] = 8e-4
     warm: Natural = 0
     rank: Count = 16
     alpha: Count = 32
