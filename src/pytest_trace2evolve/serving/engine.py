@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from pytest_trace2evolve.serving.kv_cache import BatchCache, CachedPrefix, KeysValues, PrefixCache
+from pytest_trace2evolve.serving.attention import Group, StepLayout, step_layout
+from pytest_trace2evolve.serving.kv_cache import (
+    BatchCache,
+    CachedPrefix,
+    KeysValues,
+    PrefixCache,
+    common_length,
+)
 from pytest_trace2evolve.serving.loading import Decoder
 from pytest_trace2evolve.serving.sampling import SamplingSettings, TokenLogprob, sample_tokens, token_logprobs
 
@@ -32,6 +39,9 @@ MAX_PROMPT_TOKENS = 1 << 20
 MAX_BATCH_WAIT_SECONDS = 0.01
 """Seconds that a request waits for others to join its prefill while rows are decoded. Prefilling a group
 costs little more than prefilling a single prompt."""
+
+MIN_SHARED_TOKENS = 64
+"""Number of tokens with which rows must begin alike to read their common beginning together."""
 
 MIN_FULL_GROUP = 8
 """Number of waiting requests that are admitted without waiting for more."""
@@ -135,6 +145,7 @@ class Engine:
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
         self._batch = BatchCache(model.layers)
+        self._groups: list[Group] | None = None
         # Rows of a model whose rows cannot be decoded together.
         self._single_rows: list[_Row] = []
         self._condition = threading.Condition()
@@ -248,7 +259,7 @@ class Engine:
         """Fail all running rows and start with empty buffers."""
         for row in self._rows:
             row.fail(error)
-        self._rows, self._batch = [], BatchCache(self._model.layers)
+        self._rows, self._batch, self._groups = [], BatchCache(self._model.layers), None
 
     def _group_rows(self, new_rows: list[_Row]) -> list[list[_Row]]:
         """Group the rows whose prompts need about the same number of new tokens, for a joint prefill."""
@@ -305,6 +316,7 @@ class Engine:
             self._fail_all(error)
             raise
         self._rows += remaining_rows
+        self._groups = None
 
     def _make_prefill_cache(self, group: list[_Row], reused_count: int) -> Cache:
         """Return a cache with the reused prefixes of earlier rows, all ending at the same slot."""
@@ -330,7 +342,10 @@ class Engine:
         if not rows:
             return
         batch.make_room()
-        ended_rows = self._decode_step(rows, batch.lengths, batch.cache)
+        if self._groups is None:
+            self._groups = _group_by_beginning(rows)
+        with step_layout(StepLayout([length + 1 for length in batch.lengths], self._groups)):
+            ended_rows = self._decode_step(rows, batch.lengths, batch.cache)
         batch.advance_end()
         self._remove_rows(ended_rows)
 
@@ -350,6 +365,7 @@ class Engine:
             last_row = self._rows.pop()
             if last_row is not row:
                 self._rows[index] = last_row
+            self._groups = None
 
     def _store_prefix(
         self, row: _Row, layers: Sequence[Sequence[torch.Tensor]], index: int, slots: slice
@@ -393,6 +409,20 @@ class Engine:
             with suppress(InvalidStateError):  # cancelled meanwhile
                 row.future.set_result(row.output)
         return ended_rows
+
+
+def _group_by_beginning(rows: Sequence[_Row]) -> list[Group]:
+    """Group the rows whose prompts begin alike under the same adapter, so that their caches do too."""
+    indices: dict[tuple[str | None, bytes], list[int]] = {}
+    for index, row in enumerate(rows):
+        beginning = row.prompt[:MIN_SHARED_TOKENS].tobytes()
+        indices.setdefault((row.job.adapter, beginning), []).append(index)
+    return [
+        Group(
+            group, min((common_length(rows[group[0]].prompt, rows[i].prompt) for i in group[1:]), default=0)
+        )
+        for group in indices.values()
+    ]
 
 
 def seeded_random(job: Job) -> random.Random:

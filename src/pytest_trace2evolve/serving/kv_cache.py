@@ -185,11 +185,8 @@ class PrefixCache:
             # A longer prefix must agree in the next token, which rules out nearly all rows.
             if length >= min(len(prefix.tokens), len(prompt)) or prefix.tokens[length] != prompt[length]:
                 continue
-            if (
-                prefix.adapter == adapter
-                and (common_length := _common_length(prefix.tokens, prompt)) > length
-            ):
-                best_prefix, length = prefix, common_length
+            if prefix.adapter == adapter and (shared_length := common_length(prefix.tokens, prompt)) > length:
+                best_prefix, length = prefix, shared_length
         if best_prefix is not None:  # the least recently used row comes first
             self._prefixes.remove(best_prefix)
             self._prefixes.append(best_prefix)
@@ -219,7 +216,8 @@ def _begins_with(whole: np.ndarray, part: np.ndarray) -> bool:
     return size <= len(whole) and part[-1] == whole[size - 1] and bool((part == whole[:size]).all())
 
 
-def _common_length(first: np.ndarray, second: np.ndarray) -> int:
+def common_length(first: np.ndarray, second: np.ndarray) -> int:
+    """Return the number of tokens with which both begin."""
     min_length = min(len(first), len(second))
     differences = np.flatnonzero(first[:min_length] != second[:min_length])
     return int(differences[0]) if len(differences) else min_length

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
 from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
+from pytest_trace2evolve.serving.attention import ATTENTION_NAME
 from pytest_trace2evolve.serving.folder import (
     AdapterFolder,
     ModelFolder,
@@ -56,6 +57,8 @@ class Decoder:
         )
         is_stateful = getattr(model, "_is_stateful", False)
         self.can_batch = layer_types <= BATCHABLE_LAYERS and not shares_layers and not is_stateful
+        if self.can_batch and self.device.type == "cpu" and config._attn_implementation == "sdpa":
+            model.set_attn_implementation(ATTENTION_NAME)
         self.layers = int(config.num_hidden_layers)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         parameters = signature(model.forward).parameters
