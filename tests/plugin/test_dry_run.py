@@ -54,7 +54,7 @@ def test_a_missing_baseline_is_an_obstacle(project: DeskProject) -> None:
 
 
 def test_power_prints_runs_in_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["power", "--tasks=30", "--trials=4", "--baseline-trials=8", "--comparisons=100"]
+    given = ["power", "--tasks=30", "--trials=4", "--baseline-trials=8", "-ot2e_resamples=100"]
     assert main(given) == 0
     assert capsys.readouterr().out.startswith("30 tasks × stages of 2, 4 trials of the candidate, against 8 ")
     assert main([*given, "--json"]) == 0
@@ -63,7 +63,7 @@ def test_power_prints_runs_in_stages(capsys: pytest.CaptureFixture[str]) -> None
     assert none["promoted"] <= five["promoted"] <= ten["promoted"]
     assert sum(none["ended"]) == pytest.approx(1)
     assert found["smallest_gain"] > 0.05
-    assert main(["power", "--tasks=3", "--trials=2", "--baseline-trials=2", "--comparisons=100"]) == 2
+    assert main(["power", "--tasks=3", "--trials=2", "--baseline-trials=2", "-ot2e_resamples=100"]) == 2
     assert main([*given, "--policy=strict"]) == 2
     assert "--baseline-trials needs a policy based on calibrated" in capsys.readouterr().err
 
