@@ -1,6 +1,7 @@
 """The class of which trl makes tools: the world's own schemas, and nothing else that is public."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.trl_environment import CONVERSATION_OVER, rollout_class
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 TOOLS = SupportWorld().tools("assistant")
@@ -78,6 +80,14 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
     ("name", "schema", "told"),
     [
         ("reset", {}, "tool 'reset' cannot be a method: rename it to a public identifier"),
+        *(
+            (
+                "put",
+                {"properties": {name: {"type": "string"}}},
+                f"tool 'put': parameter {name!r} cannot be a parameter of a method: rename it",
+            )
+            for name in ("from", "class", "order-id", "self")
+        ),
         ("get-it", {}, "tool 'get-it' cannot be a method: rename it to a public identifier"),
         (
             "put",
@@ -93,3 +103,54 @@ def test_what_no_method_can_say_is_refused(name: str, schema: dict[str, Any], to
     with pytest.raises(GeneratorError) as raised:
         rollout_class([ToolSchema(name=name, description="", parameters=schema)], make)
     assert str(raised.value) == told
+
+
+def test_trls_own_trainer_gets_policy_request_and_reward() -> None:
+    made: Any = rollout_class(TOOLS, make, policy="Be kind.")()
+    prompt = made.reset(seed=3, prompt=[])
+    environment = make()
+    environment.reset(3)
+    said = [message.text for message in environment.trace if message.role == "user"]
+    assert prompt.startswith("Be kind.\n\nThe conversation so far:\n")
+    assert all(f"user: {text}" in prompt for text in said)
+    assert made.get_reward() == 0.0
+    made.cancel_pending_order(order_id="#W0", reason="no longer needed")
+    assert made._is_done
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trls_own_trainer_trains_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the embedded model, as a user would call it."""
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_model(), padding_side="left")
+    tokenizer.response_template = trl.chat_template_utils.qwen3_template
+    row = {"prompt": [{"role": "user", "content": ""}]}
+    rewards: list[float] = []
+
+    class Recording(rollout_class(TOOLS, make, policy=SupportWorld().policy())):  # type: ignore[misc]  # made at run time
+        def get_reward(self) -> float:
+            rewards.append(float(super().get_reward()))
+            return rewards[-1]
+
+    trainer = trl.GRPOTrainer(
+        str(embedded_model()),
+        args=trl.GRPOConfig(
+            output_dir=str(tmp_path),
+            use_cpu=True,
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=24,
+            max_steps=2,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        train_dataset=datasets.Dataset.from_list([{**row, "seed": seed} for seed in range(4)]),
+        processing_class=tokenizer,
+        environment_factory=Recording,
+    )
+    assert trainer.train().global_step == 2
+    assert len(rewards) == 4

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
@@ -91,8 +93,8 @@ def overwrite_the_base(tensors: Tensors) -> None:
         (lambda tensors: tensors.pop(first(tensors, "q_proj.lora_B")), "q_proj.lora_B.weight', which its"),
         (lambda tensors: tensors.pop(first(tensors, "q_proj.lora_A")), "q_proj.lora_A.weight', which its"),
         (lambda tensors: tensors.clear(), "lacks 'base_model"),
-        (overwrite_the_base, "base_layer.weight', which its adapter_config.json does not name"),
-        (add(f"{PREFIX}lm_head.weight"), "contains 'base_model.model.lm_head.weight', which"),
+        (overwrite_the_base, "base_layer.weight', base weights, which peft stores with an adapter of"),
+        (add(f"{PREFIX}lm_head.weight"), "contains 'base_model.model.lm_head.weight', base weights"),
         (add("unknown"), "contains 'unknown', which"),
         (reshape("q_proj.lora_A", 0), "size mismatch"),
         (reshape("q_proj.lora_B", 1), "size mismatch"),
@@ -148,3 +150,55 @@ def test_every_adapter_is_checked_and_complete_ones_are_served(models: Path, ada
     assert load(models, adapter, whole).can_batch
     change(adapter, without("q_proj.lora_B"))
     assert message(models, whole, adapter).startswith("adapter 'x1'")
+
+
+def peft_adapter(models: Path, folder: Path, **settings: Any) -> Path:
+    """An adapter as peft saves it."""
+    torch.manual_seed(1)
+    config = LoraConfig(**{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings})
+    get_peft_model(AutoModelForCausalLM.from_pretrained(models / "base"), config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"init_lora_weights": "pissa"},
+            "'pissa' changes the weights of the base when",
+        ),
+        ({"init_lora_weights": "pissa_niter_2"}, "'pissa_niter_2' changes the weights of the base"),
+        ({"init_lora_weights": "olora"}, "'olora' changes the weights of the base"),
+        ({"alora_invocation_tokens": [5]}, "an activated adapter (aLoRA) would be served without any effect"),
+        ({"modules_to_save": ["norm"]}, "which cannot be served in one batch with the base"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "save the adapter with save_embedding_layers=False"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "save the adapter with save_embedding_layers=False"),
+    ],
+    ids=str,
+)
+def test_what_peft_saves_but_cannot_be_served_next_to_the_base(
+    models: Path, tmp_path: Path, settings: dict[str, Any], expected: str
+) -> None:
+    text = message(models, peft_adapter(models, tmp_path / "made", **settings))
+    assert text.startswith("adapter 'x0'")
+    assert expected in text
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exclude_modules": ["down_proj"]},
+        {"exclude_modules": r".*layers\.0\..*"},
+        {"init_lora_weights": "orthogonal"},
+        {"init_lora_weights": "gaussian"},
+    ],
+    ids=str,
+)
+def test_what_peft_saves_is_served(models: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    """The weights of the base stay as they are."""
+    own = AutoModelForCausalLM.from_pretrained(models / "base").state_dict()
+    loaded = load(models, peft_adapter(models, tmp_path / "made", **settings))
+    served = {name.replace(".base_layer", ""): tensor for name, tensor in loaded._model.state_dict().items()}
+    assert all(torch.equal(tensor, served[name]) for name, tensor in own.items())

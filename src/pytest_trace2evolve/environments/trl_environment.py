@@ -7,6 +7,8 @@ signature cannot express the `additionalProperties` of a schema.
 """
 
 import inspect
+import json
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Optional
 
@@ -60,8 +62,36 @@ class TrlEnvironment:
         return self._environment.reward()
 
 
+class PlainTrlEnvironment(TrlEnvironment):
+    """For trl's own trainer, which gets the request and the reward from here."""
+
+    _policy: str
+
+    def reset(self, seed: int, **columns: object) -> str:  # type: ignore[override]  # trl's own contract
+        """Start the scenario of a seed; return the policy and the conversation so far, for the prompt."""
+        super().reset(seed)
+        lines = [f"{message.role}: {line}" for message in self._history() for line in _texts_of(message)]
+        return "\n".join([self._policy, "", "The conversation so far:", *lines])
+
+    def get_reward(self) -> float:
+        """The reward of the scenario so far."""
+        return self._reward()
+
+
+def _texts_of(message: Message) -> Sequence[str]:
+    """The text of a message, and its calls as JSON."""
+    calls = [
+        json.dumps({"name": call.name, "arguments": call.arguments}) for call in message.tool_calls or ()
+    ]
+    return [*([message.text] if message.text else []), *calls]
+
+
 def rollout_class(
-    tools: Sequence[ToolSchema], make_environment: Callable[[], ScenarioEnvironment], name: str = "Rollout"
+    tools: Sequence[ToolSchema],
+    make_environment: Callable[[], ScenarioEnvironment],
+    name: str = "Rollout",
+    *,
+    policy: str | None = None,
 ) -> type[TrlEnvironment]:
     """Make a class with one public method per tool, to pass to trl as its `environment_factory`.
 
@@ -69,6 +99,8 @@ def rollout_class(
         tools: The tools. Each method has exactly the schema of its tool.
         make_environment: Makes the environment that an instance plays.
         name: The class's name; trl logs rewards under it.
+        policy: The system prompt, for trl's own trainer: the class then gives it the policy, the conversation
+            and the reward. None for trainers of this package, which read these elsewhere.
 
     Raises:
         GeneratorError: a method cannot express a tool's name or schema.
@@ -79,7 +111,9 @@ def rollout_class(
         "_make_environment": staticmethod(make_environment),
         "__doc__": "Plays scenarios.",
     }
-    return type(name, (TrlEnvironment,), attributes)
+    if policy is None:
+        return type(name, (TrlEnvironment,), attributes)
+    return type(name, (PlainTrlEnvironment,), {**attributes, "_policy": policy})
 
 
 def _tool_method(tool: ToolSchema) -> Callable[..., str]:
@@ -88,6 +122,11 @@ def _tool_method(tool: ToolSchema) -> Callable[..., str]:
         raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it to a public identifier")
     properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
     required_names = tool.parameters.get("required", ())
+    for parameter in properties:
+        if not parameter.isidentifier() or keyword.iskeyword(parameter) or parameter == "self":
+            raise GeneratorError(
+                f"tool {tool.name!r}: parameter {parameter!r} cannot be a parameter of a method: rename it"
+            )
     # A parameter with a default cannot precede a parameter without a default.
     names = sorted(properties, key=lambda name: name not in required_names)
     annotations = {name: _annotation(tool.name, name, properties[name]) for name in names}

@@ -37,6 +37,7 @@ _DIGESTED_FILES = (
 """Patterns of the files that can change a model's answers."""
 
 _LORA_TENSOR = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
+_EMBEDDING = re.compile(r"\.(?:embed_tokens|lm_head)\.weight$")
 _PEFT_PREFIX = "base_model.model."
 _COPY_HINT = "copy the file again"
 
@@ -90,6 +91,25 @@ Patterns = Annotated[
 ]
 
 
+_BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Beginnings of initializations with which peft changes the base's weights when it loads an adapter."""
+
+
+def _check_initialization(name: str | bool) -> str | bool:
+    if isinstance(name, str) and name.lower().startswith(_BASE_CHANGING):
+        raise ValueError(
+            f"{name!r} changes the weights of the base when the adapter is loaded, for all adapters; "
+            "save the adapter with path_initial_model_for_weight_conversion, which makes it plain LoRA"
+        )
+    return name
+
+
+def _check_activation(tokens: object) -> object:
+    if tokens is not None:
+        raise ValueError("an activated adapter (aLoRA) would be served without any effect; train plain LoRA")
+    return tokens
+
+
 class _AdapterSettings(BaseModel):
     """The parts of `adapter_config.json` that could change the base or make the adapter invalid."""
 
@@ -107,6 +127,8 @@ class _AdapterSettings(BaseModel):
     alpha_pattern: dict[Pattern, Scale] | None = None
     exclude_modules: Patterns | None = None
     layers_pattern: Patterns | None = None
+    init_lora_weights: Annotated[bool | str, AfterValidator(_check_initialization)] = True
+    alora_invocation_tokens: Annotated[object, AfterValidator(_check_activation)] = None
 
 
 def expand_home(path: Path) -> Path:
@@ -280,7 +302,8 @@ def check_adapter_coverage(
                 f"{label}: {key!r} has shape {list(shapes[key])}, but {shape} is required by its "
                 f"{ADAPTER_CONFIG_FILE} and the base"
             )
-    layers = list(peft_model.base_model.targeted_module_names)
+    # Layers that `exclude_modules` leaves out are layers of the base too.
+    layers = [name for name, _ in peft_model.get_base_model().named_modules()]
     for setting, value, pattern in _layer_patterns(peft_model.peft_config[peft_name]):
         if not any(re.search(pattern, layer) for layer in layers):
             raise ModelFolderError(
@@ -308,7 +331,8 @@ def _check_known_tensors(names: Collection[str], modules_to_save: object, label:
     unknown_names = sorted(
         key
         for key in names
-        if not _LORA_TENSOR.search(key) and not any(f".{module}." in f".{key}" for module in saved_modules)
+        # As in peft, a name stands for all modules whose names end with it.
+        if not _LORA_TENSOR.search(key) and not any(f"{module}." in key for module in saved_modules)
     )
     if unknown_names:
         raise _unknown_tensors_error(f"{label}/{WEIGHTS_NAME}", unknown_names)
@@ -316,6 +340,12 @@ def _check_known_tensors(names: Collection[str], modules_to_save: object, label:
 
 def _unknown_tensors_error(label: str, names: Collection[str]) -> ModelFolderError:
     first_name = next(iter(names))
+    if any(".base_layer." in name or _EMBEDDING.search(name) for name in names):
+        return ModelFolderError(
+            f"{label}: contains {first_name!r:.300}{_more_text(names)}, base weights, which peft stores "
+            "with an adapter of embeddings or the output layer, and which would overwrite the base; save the "
+            "adapter with save_embedding_layers=False"
+        )
     return ModelFolderError(
         f"{label}: contains {first_name!r:.300}{_more_text(names)}, which its {ADAPTER_CONFIG_FILE} does "
         "not name; copy it again, or train an adapter for this base"

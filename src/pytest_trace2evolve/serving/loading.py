@@ -31,6 +31,9 @@ BASE_ADAPTER_NAME = "__base__"
 BATCHABLE_LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that support decoding rows together; other models are decoded row by row."""
 
+BATCHABLE_SAVED_MODULES = (torch.nn.Linear, torch.nn.Embedding)
+"""Kinds of modules that an adapter may save whole, because peft can serve them in one batch with the base."""
+
 UNLIMITED_LENGTH = 1 << 20
 """A tokenizer's length limit of at least this size means that it has no limit."""
 
@@ -170,6 +173,15 @@ class LoadedModel(Decoder):
                 else:
                     peft_model.load_adapter(adapter.path, name)
                 check_adapter_coverage(peft_model, name, shapes, adapter)
+                for layer, module in model.named_modules():
+                    if isinstance(module, AuxiliaryTrainingWrapper) and not isinstance(
+                        module.original_module, BATCHABLE_SAVED_MODULES
+                    ):
+                        raise ModelFolderError(
+                            f"adapter {adapter.name!r}: {adapter.path}: saves the module {layer!r} whole, "
+                            f"a {type(module.original_module).__name__}, which cannot be served in one batch "
+                            "with the base; train it without modules_to_save, or merge it into its base"
+                        )
         adapter_types = (LoraLayer, AuxiliaryTrainingWrapper)
         adapter_modules: list[Any] = [
             module for module in model.modules() if isinstance(module, adapter_types)
