@@ -58,7 +58,8 @@ def test_a_table_ends_with_the_good_sentence_promoted(
     # Only what was gated has drawn the sealed split.
     draws = {entry.candidate.id for entry in ledger.entries if isinstance(entry, Draw)}
     assert draws == {"v0", kept.id}
-    report = capsys.readouterr().out
+    report, progress = capsys.readouterr()
+    assert f"{kept.id}: the gate's verdict is promote" in progress
     assert "null arm (v0-null): +0.0 ± 0.0 points" in report
     assert "best of 2 runs of v0" in report
     assert f"best: {kept.id}, after 1 promotion" in report

@@ -26,7 +26,7 @@ from pytest_trace2evolve.improve.search_sessions import OnProgress, SearchPlan, 
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, Candidate, render_child
 from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.improvement import Proposal, SearchState
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.promote import record_adapter_verdict
@@ -158,6 +158,13 @@ class SessionArena(SearchSessions):
         decided = verdict.suites[self.plan.suite].verdict if self.plan.suite in verdict.suites else None
         if verdict.partial or decided is None:
             raise BudgetError(verdict.stopped or f"the gate's run {verdict.run} is not complete")
+        failed = [
+            f"{check['id']} {check['detail']}"
+            for split in verdict.suites[self.plan.suite].verdicts
+            for check in split["checks"]
+            if check["status"] == CheckStatus.FAIL
+        ]
+        self._report("; ".join([f"{candidate}: the gate's verdict is {decided.value}", *failed]))
         if decided is Decision.PROMOTE:
             check_promotion(folder, verdict, ProjectLedger(self.project).entries, [self.plan.suite])
         if ADAPTER_SEPARATOR in candidate:
