@@ -172,7 +172,7 @@ def test_tags_and_script_stay_in_the_task() -> None:
         }
     ).to_task()
     restored = Task.model_validate(json.loads(task.model_dump_json(exclude_unset=True)))
-    assert restored.tags == ["cancel", "vip"]  # type: ignore[attr-defined]
+    assert restored.tags == ("cancel", "vip")
     script = slot_script_of(restored)
     assert script is not None
     assert (script.opening, script.knows, script.agrees_only) == ("o", {"a": "1"}, ("x",))

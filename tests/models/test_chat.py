@@ -202,7 +202,7 @@ def test_endpoint_without_log_probabilities_cannot_route() -> None:
     with ChatServer(echo) as server, pytest.raises(EndpointError) as error:
         run_model(server, lambda model: model.first_tokens(ASK))
     assert str(error.value) == (
-        f"model 'm' at {server.base_url}/ does not send log-probabilities, but routing needs those of the "
+        f"model 'm' at {server.base_url} does not send log-probabilities, but routing needs those of the "
         "first token; use a different model for routing, or serve this model with log-probabilities"
     )
     assert server.count.attempts == 1
@@ -325,7 +325,7 @@ def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:
     with pytest.raises(EndpointError) as caught:
         complete(server)
     text = str(caught.value)
-    assert text.startswith(f"cannot reach {server.base_url}/ for model 'm': ConnectError: ")
+    assert text.startswith(f"cannot reach {server.base_url} for model 'm': ConnectError: ")
     assert text.endswith("; start the server, or check its URL and OPENAI_BASE_URL")
     with pytest.raises(EndpointError, match=r"; start the server, or check --base-url and OPENAI_BASE_URL$"):
         complete(server, url_option="--base-url")

@@ -281,7 +281,7 @@ def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, valu
     project.write("pytest.ini", f"{INI}t2e_baseline_max_age = {value}\n")
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' must be a number of days above 0"])
+    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number above 0"])
 
 
 def test_baselines_are_listed(project: DeskProject, command: Command) -> None:

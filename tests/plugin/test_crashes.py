@@ -213,7 +213,7 @@ def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
         raise KeyError("planted")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(Controller, "_make_report", fails)
+    monkeypatch.setattr(Controller, "_summarize", fails)
     (project.root / ".trace2evolve").write_text("a file in the way")
     done = project.run("--candidate=v1", "--t2e-run-folder=out")
     assert done.ret == 3

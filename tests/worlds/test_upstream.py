@@ -2,8 +2,10 @@
 
 import asyncio
 import copy
+import importlib.metadata
 import json
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -208,4 +210,15 @@ def test_an_absent_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "tau2", None)
     monkeypatch.setitem(sys.modules, "tau2.registry", None)
     with pytest.raises(WorldError, match=r"'tau2' cannot open 'retail': .* install tau2-bench from https://"):
+        UpstreamWorld("retail")
+
+
+def test_a_package_of_another_distribution_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setitem(sys.modules, "tau2", types.ModuleType("tau2"))
+    monkeypatch.setitem(sys.modules, "tau2.registry", types.SimpleNamespace(registry=None))
+    monkeypatch.setattr("importlib.metadata.version", version)
+    with pytest.raises(WorldError, match=r"No package metadata was found for tau2; .* install tau2-bench"):
         UpstreamWorld("retail")

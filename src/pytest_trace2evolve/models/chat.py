@@ -104,7 +104,7 @@ class ChatModel:
             **{name: os.environ[value] for name, value in variables.items() if os.environ.get(value)},
         }
         self._client = HttpClient(max_connections=settings.max_connections)
-        self._public_url = without_credentials(self._base_url)
+        self._public_url = without_credentials(self._base_url.rstrip("/"))
 
     async def complete(
         self,

