@@ -177,7 +177,7 @@ def test_a_partial_run_is_no_baseline(project: DeskProject) -> None:
 def test_a_baseline_holds_no_messages_and_one_simulation_a_line(project: DeskProject) -> None:
     project.baseline("v1")
     text = (project.root / "baselines" / "desk" / "v1.json").read_text(encoding="utf-8")
-    assert "messages" not in text
+    assert '"messages"' not in text
     record = json.loads(text)
     assert record["provenance"]["candidate"]["id"] == "v1"
     assert record["provenance"]["agent"]["implementation"] == "listed"
