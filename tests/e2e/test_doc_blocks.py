@@ -49,7 +49,6 @@ PAGES = {
     "cases": "tasks: Synthetic cases and pressure tests",
     "extending": "",
     "training": "",
-    "evolving": "training: From failing tests to gated adapters",
     "cluster": "live-runs: Clusters",
 }
 """The pages, or pages and sections, whose blocks run; a page runs without the sections of `APART`."""
@@ -62,7 +61,7 @@ APART = (
     "Engines and gateways",
     "Make a world from a class",
     "Checks of your own",
-    "From failing tests to gated adapters",
+    "From failing tests to a gated adapter",
     "The experiment",
 )
 """Sections that run by themselves, in another test, or not at all."""
@@ -70,8 +69,8 @@ APART = (
 PROGRAMS = ("accelerate", "cd", "export", "make", "pip", "pytest", "python", "ray", "trace2evolve")
 
 NOT_RUN = re.compile(
-    r"trace2evolve (train|evolve|eval-router|serve|gate)\b|--t2e-(evolve|ray)\b|--candidate v6\+"
-    r"|--t2e-model \./"
+    r"trace2evolve (train|eval-router|serve|gate|view|cases from-failure)\b|--t2e-(evolve|ray)\b"
+    r"|--candidate v6\+|--t2e-model \./"
 )
 """Commands that take minutes, end by a signal, or need more machines or a git repository."""
 

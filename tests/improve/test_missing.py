@@ -79,6 +79,7 @@ def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> 
     origin = Provenance(domain="support", provider="trace2evolve", run_id="r1")
     run = write_run(own.root / "run.json", made, origin)
     options = build_parser(COMMANDS).parse_args(["train", "--from-run", str(run), "--steps", "3"])
+    vars(options).update(heldout_others=None, heldout_rollouts=1)
     [order] = make_specs(Environments(), options, own, own.root)
     assert (order.name, order.capabilities) == ("tool_calling_precision", ["tool_calling_precision"])
     assert (order.evidence, order.informed_by) == (("r1",), ())

@@ -228,8 +228,12 @@ def is_project_root(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _PROJECT_FILES)
 
 
+_NO_CODE = frozenset({".pyc", ".old", ".bak", ".orig", ".rej", ".py~"})
+"""The suffixes of bytecode, and of copies that `sed -i`, editors and merges leave behind."""
+
+
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, except hidden and installed ones, bytecode and those that runs write."""
+    """Yield the files of a folder, except hidden and installed ones, bytecode, backups and outputs."""
     seen = set()
     for name, folders, files in os.walk(folder, followlinks=True):
         current = Path(name)
@@ -239,7 +243,7 @@ def files_below(folder: Path) -> Iterator[Path]:
         seen.add(current.resolve())
         folders.sort()
         paths = (current / file for file in sorted(files) if not file.startswith("."))
-        yield from (path for path in paths if path.suffix != ".pyc" and path.is_file())
+        yield from (path for path in paths if path.suffix not in _NO_CODE and path.is_file())
 
 
 def _is_excluded(folder: Path) -> bool:
