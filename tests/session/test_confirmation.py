@@ -211,7 +211,7 @@ def test_the_budget_holds_for_all_tasks_together(desk: DeskProject) -> None:
     ("change", "reason"),
     [
         ("text", "candidates/v0.md changed since baseline 'v0' was saved"),
-        ("model", "its model 'n' ran at http://*/v1, but this run uses http://*/v1; give t2e_baseline_base_url"),
+        ("model", "its model 'n' ran at http://*/v1, but this run uses http://*/v1; give t2e_baseline_*"),
         ("record", "the run records a cassette, whose playback could not confirm regressions"),
     ],
 )
