@@ -95,12 +95,12 @@ def test_another_generator_grades_the_same_scenario(environments: Environments) 
             "environment 'parcel_tracing': scenario(2, 1) is invalid: turns: Tuple should have at least 1",
         ),
         (
-            spoiled("return 1.0 if told and solved else 0.2", "return 0.3"),
+            spoiled("return 1.0 if message and solved else 0.2", "return 0.3"),
             "grade",
             "environment 'parcel_tracing': the reward must be one of 0.0, 0.2, 0.5, 0.8, 1.0, got 0.3",
         ),
         (
-            spoiled("return 1.0 if told and solved else 0.2", "return told and solved"),
+            spoiled("return 1.0 if message and solved else 0.2", "return message and solved"),
             "grade",
             "environment 'parcel_tracing': the reward must be one of 0.0, 0.2, 0.5, 0.8, 1.0, got False",
         ),

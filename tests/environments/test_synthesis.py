@@ -81,7 +81,7 @@ def test_a_module_is_mended_until_it_holds_and_then_used_like_any_other(
 ) -> None:
     answers = [
         block("import os\n" + GOOD),
-        block(spoiled("return 1.0 if told and solved else 0.2", "return 1.0")),
+        block(spoiled("return 1.0 if message and solved else 0.2", "return 1.0")),
         block(GOOD),
     ]
     with ChatServer(scripted(answers)) as server:
