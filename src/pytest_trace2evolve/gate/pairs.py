@@ -509,7 +509,7 @@ class Comparisons:
     def trial_error(self) -> Floats:
         """The standard error of the mean reward's difference by a permutation of each task's trials, (R,).
 
-        0 with equal trials, whose standard error over tasks needs no other one beside it.
+        0 with equal trials, whose standard error over tasks is enough.
         """
         old, new = self.baseline, self.candidate
         total = old.measured + new.measured

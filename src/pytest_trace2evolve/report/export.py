@@ -1,6 +1,6 @@
 """Renders a run's simulations in other tools' formats: Inspect logs, OpenTelemetry spans and CSV tables.
 
-Figures are those that the run recorded. Nothing is computed besides sums and means.
+Figures are those that the run recorded. Only sums and means are computed.
 """
 
 import csv
