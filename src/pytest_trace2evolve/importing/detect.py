@@ -351,7 +351,6 @@ _STREETS = (
     "street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|way|place|pl|square|sq|terrace|ter|highway|hwy|"
     "parkway|pkwy|circle|cir|close|crescent|cres|row|walk|trail|loop|alley|plaza|mews|gardens|grove|hill|quay|pike|path|park"
 )
-_STREET_WORDS = word_set("main high park old new mill church king queen first second third prince bank")
 _UNIT = r"(?:,?\s+(?i:apt|apartment|suite|ste|unit|flat|floor|fl|#)\.?\s?#?\w{1,6}\b)?"
 _STREET = re.compile(
     r"(?<![\w.,$€£-])\d{1,5}[A-Za-z]?(?:[-/]\d{1,4})?,?\s+(?:[NSEW]\.?\s+|[NS][EW]\s+)?"
