@@ -213,7 +213,6 @@ def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: li
     [
         "--t2e-max-cost=1",
         "--t2e-seed=1",
-        "-ot2e_baseline_api_key_env=KEY",
         "--t2e-fresh",
     ],
 )

@@ -89,8 +89,6 @@ def test_what_an_endpoint_echoes_reaches_nothing(project: DeskProject, workers: 
         result = project.spread(*arguments(server, user=USER), workers)
         assert sent == {BASIC}
     assert result.parseoutcomes()["failed"] >= 5
-    if workers == "-n0":  # the process that talks reports the items: its debug log is in the report
-        result.stdout.fnmatch_lines(["*x-echo*Bearer [[]removed]*"])
     cassette = (project.root / "cassette.jsonl").read_text()
     assert "Your key is [removed], your password [removed], and more: [removed]" in cassette
     assert '"extra_body":{"api_key":"[removed]","top_k":1}' in cassette

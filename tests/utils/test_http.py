@@ -4,6 +4,7 @@ import asyncio
 import functools
 import gzip
 import itertools
+import json
 import socket
 import threading
 import tracemalloc
@@ -19,6 +20,7 @@ from pytest_trace2evolve.judges.chat import ChatJudge
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.utils.http import HttpClient, HttpError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -153,6 +155,18 @@ def test_no_answer_costs_more_memory_than_the_limit(
     finally:
         tracemalloc.stop()
     assert peak < 3 * MIB  # the limit, in parts and joined, and what the library needs
+
+
+def test_a_long_request_is_sent_without_a_warning() -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 2 * MIB}]}).encode()
+
+    async def ask(url: str) -> int:
+        async with HttpClient() as client:
+            return (await client.request("POST", url, content=body)).status
+
+    with ChatServer(lambda request: Reply("Yes.")) as server:
+        assert asyncio.run(ask(f"{server.base_url}/chat/completions")) == 200
+    assert len(server.requests[0]["messages"][0]["content"]) == 2 * MIB
 
 
 def ask_model(url: str, timeout: float) -> None:

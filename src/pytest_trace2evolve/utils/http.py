@@ -6,6 +6,7 @@ timeout, and a few megabytes of gzip expand to gigabytes within one read.
 
 import asyncio
 import base64
+import io
 import os
 import platform
 import ssl
@@ -33,6 +34,8 @@ _CHUNK_BYTES = 1 << 16
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 _MAX_HEADER_BYTES = 1 << 16
+
+_LONG_BYTES = 1 << 20
 
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
@@ -118,7 +121,8 @@ class HttpClient:
             async with self._session.request(
                 method,
                 target.url,
-                data=content,
+                # The library warns of long bytes, because it sends them in one piece.
+                data=io.BytesIO(content) if content and len(content) > _LONG_BYTES else content,
                 headers={**(headers or {}), **target.headers},
                 proxy=target.proxy,
                 allow_redirects=False,
