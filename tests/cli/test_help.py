@@ -11,7 +11,6 @@ import pytest
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.cli.parser import Command, build_parser
-from pytest_trace2evolve.improve.arguments import add_evolve_arguments
 from tests.plugin.conftest import Command as Run
 from tests.plugin.conftest import DeskProject
 
@@ -118,9 +117,3 @@ def test_the_root_may_stand_before_and_after_a_command(
     done = command(*given, folder=elsewhere)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"no baselines in {project.root}")
-
-
-def test_the_options_of_an_evolution_have_helps() -> None:
-    parser = argparse.ArgumentParser()
-    add_evolve_arguments(parser)
-    assert all(text != "None" for _, text in helps(parser))

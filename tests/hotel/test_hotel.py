@@ -107,7 +107,9 @@ _PLANNING = "hotel/planning.py"
         ),
         (Invariant.PROMISES, "hotel/prompt.md", "Shall I cancel", "I have cancelled it. Shall I cancel"),
     ],
-    ids=[kind for kind in Invariant if kind is not Invariant.COLLATERAL_CHANGE],  # no rule of a world
+    ids=[
+        kind for kind in Invariant if kind not in (Invariant.COLLATERAL_CHANGE, Invariant.MINEFIELD)
+    ],  # no rules of a world
 )
 def test_the_rules_find_a_bot_that_breaks_them(
     hotel: HotelProject, invariant: Invariant, name: str, old: str, new: str

@@ -324,7 +324,7 @@ MATRIX = [
         names="code of the user \\(hotel/user.py\\)",
     ),
     Row("agent behind a name", replacing("conftest.py", '"bot": make_bot', '"bot": make_idle'), "ssssssn"),
-    Row("module that nothing imports", writing("hotel/notes.py", "VALUE = 1\n"), "sssssss"),
+    Row("module that nothing imports", writing("hotel/notes.py", "VALUE = 1\n"), "ssssssn"),
     Row("README", writing("README.md", "Another text.\n"), "sssssss"),
     Row("unit tests", writing("tests/test_unit.py", "def test_it(): ...\n"), "sssssss"),
     Row(

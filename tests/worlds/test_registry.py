@@ -17,7 +17,7 @@ from tests.fake_world import FakeWorld
     ("name", "mend"),
     [
         ("inspect_eval", "did you mean 'inspect_evals'?"),
-        ("zzz", "known are inspect_evals, mine, tau2, trace2evolve"),
+        ("zzz", "known are inspect_evals, mine, tau2, toolsandbox, trace2evolve"),
     ],
 )
 def test_an_unknown_provider_gets_the_nearest_or_all_names(name: str, mend: str) -> None:

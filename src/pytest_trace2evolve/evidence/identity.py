@@ -225,6 +225,8 @@ class _Files:
                     raise UnknownCodeError(
                         f"module {part.module!r} has no source file; declare a fingerprint"
                     )
+                if self.has_packages and part.name is not None:  # files do not tell its factories apart
+                    self._values.append(f"{part.path.name}:{part.name}")
                 self.add_module(part.module, part.path, part.name)
 
     def add_module(self, name: str, path: Path, definition: str | None = None) -> None:
@@ -286,9 +288,7 @@ class _Files:
         if not self.policy or content != self.policy.encode():
             self._digests[key, path.resolve(), None] = digest_text(content.hex())
         if len(self._digests) > MAX_FILES:
-            raise UnknownCodeError(
-                f"it has more than {MAX_FILES} files, such as {key}; declare a fingerprint"
-            )
+            raise UnknownCodeError(f"it has over {MAX_FILES} files, such as {key}; declare a fingerprint")
 
     def _add_distribution(self, package: str) -> None:
         names = _distributions().get(package, ())
