@@ -395,7 +395,7 @@ def test_source_that_cannot_be_parsed_is_unknown(shop: Shop) -> None:
 def test_a_folder_with_too_many_files_is_unknown(shop: Shop) -> None:
     for number in range(MAX_FILES):
         shop.write(f"shop/texts/{number}.md", "")
-    assert shop.agent().unknown.startswith(f"it has more than {MAX_FILES} files, such as shop/texts/")
+    assert shop.agent().unknown.startswith(f"it has over {MAX_FILES} files, such as shop/texts/")
 
 
 @pytest.mark.parametrize("wrap", [functools.cache, lambda function: functools.partial(function, "inn")])
