@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_trace2evolve.importing.encodings import inner_json
 from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.reading import parse_json
 
@@ -107,6 +106,17 @@ class Damage:
 
     place: str
     cause: str
+
+
+def inner_json(text: str) -> Any:
+    """Return the object or list that a text holds as JSON; None if it holds none."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict | list) else None
 
 
 def conversation_of(

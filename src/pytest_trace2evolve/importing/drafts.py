@@ -88,6 +88,7 @@ def _draft_values(conversation: Conversation) -> dict[str, Any]:
     """Return all values of a conversation that a draft may contain."""
     return {
         "metadata": conversation.metadata,
+        "place": conversation.place,
         "messages": [
             {
                 CUSTOMER if turn.role == "user" else "content": turn.text,

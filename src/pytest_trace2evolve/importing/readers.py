@@ -15,6 +15,7 @@ from pytest_trace2evolve.importing.conversation import (
     ModelCall,
     Turn,
     conversation_of,
+    inner_json,
     joined,
     kind_name,
     model_call_of,
@@ -22,7 +23,6 @@ from pytest_trace2evolve.importing.conversation import (
     turns_of_message,
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
-from pytest_trace2evolve.importing.encodings import inner_json
 from pytest_trace2evolve.records.message import USER_STOP_MARKS
 from pytest_trace2evolve.records.trace import FULL_DUPLEX
 

@@ -1,28 +1,25 @@
 """Makes replacements that are recognizable, and reserved for fiction or not in use."""
 
-import functools
 import ipaddress
 import re
-from collections.abc import Callable
 from datetime import date, timedelta
 
 from pytest_trace2evolve.importing.detect import passes_luhn
 
 
 def laid_out(text: str, characters: str) -> str:
-    """Replace the letters and digits of a text by `characters`, right-aligned, and keep its layout."""
-    positions = [position for position, character in enumerate(text) if character.isalnum()]
+    """Replace the last letters and digits of a text by `characters`, and keep its layout."""
     result = list(text)
-    new = characters[-len(positions) :].rjust(len(positions), "0") if positions else ""
-    for position, character in zip(positions, new, strict=True):
+    positions = [position for position, character in enumerate(text) if character.isalnum()]
+    for position, character in zip(reversed(positions), reversed(characters), strict=False):
         result[position] = character
     return "".join(result)
 
 
 def made_phone(length: int, number: int) -> str:
-    """A telephone number not in use: with ten digits, from the American range for fiction; else from 555."""
-    if length == 10:
-        return f"{201 + number // 100:03d}55501{number % 100:02d}"
+    """A telephone number not in use: of nine digits, the end is from the range for fiction."""
+    if length == 9:
+        return f"{1 + number // 100 % 99:02d}55501{number % 100:02d}"
     return "555" + str(number).zfill(max(1, length - 3))
 
 
@@ -39,31 +36,20 @@ def made_iban(country: str, length: int, number: int) -> str:
     return f"{country}{98 - value % 97:02d}{account}"
 
 
-def plain_ip(text: str) -> str:
-    return str(ipaddress.ip_address(text))
-
-
-_IP_BLOCKS = ("192.0.2", "198.51.100", "203.0.113")
-
-
 def made_ip(is_ipv6: bool, number: int) -> str:
-    """An IP address from the blocks reserved for documentation; IPv4 continues in 240.0.0.0/4."""
+    """An IP address from a block reserved for documentation; IPv4 continues in 240.0.0.0/4."""
     if is_ipv6:
-        return str(
-            ipaddress.IPv6Address(f"2001:db8::{number:x}" if number < 65536 else (0x20010DB8 << 96) + number)
-        )
-    block, host = divmod(number - 1, 254)
-    if block < len(_IP_BLOCKS):
-        return f"{_IP_BLOCKS[block]}.{host + 1}"
-    return str(ipaddress.IPv4Address((240 << 24) + number))
+        return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
+    return f"192.0.2.{number}" if number < 255 else str(ipaddress.IPv4Address((240 << 24) + number))
 
 
-def address_maker(text: str) -> Callable[[int], str]:
+def made_address(text: str, number: int) -> str:
+    """A unit, a postcode of the same form, or a street."""
     if re.match(r"(?i)\s*(?:apt|apartment|suite|ste|unit|flat|floor|fl|#)\b", text):
-        return lambda number: f"Unit {number} Example"
-    if len(text.split()) <= 2 and len(text) <= 10 and re.fullmatch(r"[\w -]+", text):  # a postcode
-        return functools.partial(made_id, text)
-    return lambda number: f"{100 + number} Example Street"
+        return f"Unit {number} Example"
+    if len(text.split()) <= 2 and len(text) <= 10 and re.fullmatch(r"[\w -]+", text):
+        return made_id(text, number)
+    return f"{100 + number} Example Street"
 
 
 def made_birth_date(number: int) -> str:
