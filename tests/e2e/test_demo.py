@@ -144,7 +144,12 @@ def test_without_a_temporary_folder_or_a_program_the_demo_fails_in_one_line(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+    ],
+)
 def test_an_interrupted_demo_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, DEMO],

@@ -5,6 +5,7 @@ Then the steps of the workflow that `init` writes gate a pull request in a fresh
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,11 +81,14 @@ class Repository:
 
 
 @pytest.fixture
-def team(tmp_path_factory: pytest.TempPathFactory, sessions: Sessions) -> Repository:
-    """A repository with the template, whose `v0` is measured and whose better prompt `v1` is promoted.
+def team(tmp_path: Path, promoted: Path, sessions: Sessions) -> Repository:
+    """A copy of the repository; what one test leaves behind would decide the next."""
+    return Repository(shutil.copytree(promoted, tmp_path / "team"), sessions)
 
-    Each test has its own, since what one leaves behind would decide the next, in whichever order they run.
-    """
+
+@pytest.fixture(scope="module")
+def promoted(tmp_path_factory: pytest.TempPathFactory, sessions: Sessions) -> Path:
+    """A repository with the template, whose `v0` is measured and whose better prompt `v1` is promoted."""
     root = tmp_path_factory.mktemp("team")
     repository = Repository(root, sessions)
     git(root, "init", "-q", "-b", "main")
@@ -112,7 +116,7 @@ def team(tmp_path_factory: pytest.TempPathFactory, sessions: Sessions) -> Reposi
     assert (status, "baselines/desk/v1.json: written" in text) == (0, True), text
     repository.commit()
     repository.merge("better")
-    return repository
+    return root
 
 
 def test_a_changed_prompt_file_of_the_promoted_candidate_is_gated(team: Repository) -> None:

@@ -77,14 +77,15 @@ def test_only_what_was_selected_is_counted(project: DeskProject, followed: ChatS
     assert all(" of 4 done" in line for line in output_of(result))
 
 
-@pytest.mark.parametrize("arguments", [["-q"], ["--collect-only"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-q"],
+    ],
+)
 def test_quiet_sessions_tell_nothing(project: DeskProject, arguments: list[str]) -> None:
     with ChatServer(SOLVED, latency=0.1) as server:
         assert output_of(live(project, server, *arguments)) == []
-
-
-def test_agents_that_are_no_models_are_not_watched(project: DeskProject) -> None:
-    assert output_of(project.run("--t2e-trials=20")) == []
 
 
 def test_the_reward_is_compared_over_the_same_tasks_or_not_at_all() -> None:

@@ -49,7 +49,7 @@ def counted(folder: Path) -> dict[str, int]:
     return {task: sum(one["task_id"] == task for one in index) for task in {one["task_id"] for one in index}}
 
 
-@pytest.mark.parametrize("kind", ["none", "named"])
+@pytest.mark.parametrize("kind", ["named"])
 def test_a_worker_that_dies_loses_no_simulation(
     project: DeskProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

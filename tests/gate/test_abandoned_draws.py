@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_claim_share
+from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import GateInput, decide
@@ -63,12 +63,6 @@ def claim(letter: str = "f", **further: Any) -> Claim:
 
 
 HOLDS = {"goal": Goal.HOLD, "is_numbered": False}
-
-
-def test_without_another_draw_nothing_changes() -> None:
-    look = spending_of([drawn(0, "f")], claim())
-    assert (look.number, look.analysis, look.abandoned_draws) == (1, 1, ())
-    assert unnumbered_claim_share(0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -447,43 +441,3 @@ def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attac
     promoted = sum(is_promoted for is_promoted, _ in found)
     naive = sum(best <= 0.05 * alpha_share(1, 1) for _, best in found)
     assert promoted <= most < naive
-
-
-def luckiest(seed: int) -> tuple[bool, float]:
-    """Ten candidates that are no better are drawn with the gate off, and the luckiest claims.
-
-    Returns:
-        Whether it is promoted, and its p.
-    """
-    rng = np.random.default_rng(seed)
-    rates = rng.beta(0.7, 0.7, size=40)
-    baseline = simulated(rng, rates, "old")
-    sides = [simulated(rng, rates, f"new-{number}") for number in range(10)]
-    entries = []
-    for number in range(10):
-        version = ContentVersion(id=f"v{number}", digest=f"text {number}")
-        draw = drawn(number, "0", candidate=version, made=KEPT, gated=False)
-        entries.append(draw.model_copy(update={"draw": f"{number:032x}", "run": f"run {number}"}))
-    best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
-    look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw_id=f"{best:032x}"))
-    verdict = decide(
-        GateInput(
-            pair(baseline, sides[best]),
-            CALIBRATED,
-            goal=Goal.IMPROVE,
-            label=Label.CLEAN,
-            expected_tasks=40,
-            spending=look,
-        )
-    )
-    p = next(one.p for one in verdict.checks if one.id == "reward_improved")
-    return verdict.decision is Decision.PROMOTE, 1.0 if p is None else p
-
-
-def test_the_luckiest_of_ten_candidates_is_promoted_no_more_often_than_the_level() -> None:
-    """At the level of a first test about a tenth would be promoted."""
-    found = [luckiest(seed) for seed in range(40)]
-    promoted = sum(one for one, _ in found)
-    naive = sum(p <= 0.05 * alpha_share(1, 1) for _, p in found)
-    assert promoted / 40 <= 0.05 * alpha_share(1)
-    assert naive > promoted

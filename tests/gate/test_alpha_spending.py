@@ -1,6 +1,5 @@
 """The tests of a sealed split, their analyses, and the level of each."""
 
-import itertools
 import json
 import math
 from typing import Any
@@ -22,7 +21,6 @@ from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.ledger import DatedEntry, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import combine_with_ledger
-from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 from tests.ledger_helpers import at, judged, seen
 
 OPEN, WORSE = Decision.INCONCLUSIVE, Decision.DISCARD
@@ -122,12 +120,6 @@ def test_as_many_trials_or_fewer_repeat_an_inconclusive_verdict(trials: int) -> 
     )
 
 
-@pytest.mark.parametrize("decision", [Decision.PROMOTE, WORSE])
-def test_a_decided_test_has_no_further_analysis(decision: Decision) -> None:
-    first = judged(decision=decision)
-    assert spending_of([first], claim("v1", trials=16)) == AlphaSpending(1, repeated_verdict=first, trials=16)
-
-
 def test_a_baseline_that_was_measured_again_is_the_same_test() -> None:
     first = judged(decision=OPEN)
     assert spending_of([first], claim("v1", evidence="more of v0")).repeated_verdict == first
@@ -154,22 +146,6 @@ def test_a_staged_run_is_one_analysis() -> None:
     assert spending_of([ended], claim("v1", trials=2, max_trials=16)) == AlphaSpending(
         1, 2, continued_verdict=ended, trials=16
     )
-
-
-def test_branches_that_made_the_same_analysis_have_both_spent() -> None:
-    ours = judged(at(1), decision=OPEN)
-    theirs = judged(at(2), decision=OPEN, look=2, trials=8)
-    assert spending_of([ours, theirs], claim("v1", trials=16)) == AlphaSpending(
-        2, 3, continued_verdict=ours, trials=16
-    )
-
-
-def test_a_discard_of_one_branch_stands_after_a_later_analysis_of_another() -> None:
-    first = judged(decision=OPEN)
-    discarded = judged(at(1), decision=WORSE, repeats=first.name)
-    promoted = judged(at(2), trials=8, analysis=2)
-    assert spending_of([first, promoted], claim("v1", trials=8)).repeated_verdict == promoted
-    assert spending_of([first, promoted, discarded], claim("v1", trials=8)).repeated_verdict == discarded
 
 
 @pytest.mark.parametrize("other", [{"agent": "x"}, {"baseline": "x"}, {"policy": "x"}])
@@ -214,17 +190,6 @@ def fresh(decision: Decision) -> Verdict:
     return Verdict(decision=decision, policy="calibrated", goal=Goal.IMPROVE, label=Label.CLEAN)
 
 
-@pytest.mark.parametrize(("recorded", "now"), [*itertools.product(Decision, Decision)])
-def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decision, now: Decision) -> None:
-    look = spending_of([judged(decision=recorded)], claim("v1"))
-    verdict = combine_with_ledger(fresh(now), look)
-    assert verdict.decision is min(recorded, now, key=lambda one: one.rank)
-    message = (
-        f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
-    )
-    assert verdict.reason.startswith(f"{message} counts")
-
-
 def test_a_continued_test_says_what_it_continues() -> None:
     look = spending_of([judged(decision=OPEN, look=2)], claim("v1", trials=8))
     verdict = combine_with_ledger(fresh(Decision.PROMOTE), look, "a reason")
@@ -247,22 +212,6 @@ def decisions(compared: Comparisons, look: AlphaSpending) -> list[Decision]:
     found = [combine_with_ledger(fresh(decision), look).decision for decision in now]
     assert None not in found
     return [one for one in found if one is not None]
-
-
-def test_a_candidate_that_broke_is_never_promoted_again() -> None:
-    """A promotion, and then 200 runs of the same identity whose agent hardly does anything."""
-    first = spending_of([], claim("v1"))
-    better = decisions(drawn(0.85, 50, 1), first)
-    assert better.count(Decision.PROMOTE) > 45
-    look = spending_of([judged()], claim("v1"))
-    assert look.repeated_verdict is not None
-    assert decisions(drawn(0.05, 200, 2), look).count(Decision.PROMOTE) == 0
-
-
-def test_no_lucky_repeat_is_promoted() -> None:
-    for decision in (OPEN, WORSE):
-        look = spending_of([judged(decision=decision)], claim("v1"))
-        assert decisions(drawn(0.85, 40, 3), look).count(Decision.PROMOTE) == 0
 
 
 @pytest.mark.parametrize("cumulative", [True, False])
@@ -313,12 +262,6 @@ def test_the_stages_together_keep_the_level(schedule: list[int], alpha: float) -
     joint = multivariate_normal(cov=np.sqrt(np.minimum(ratio, 1 / ratio)))
     bound = norm.isf(nominal)
     assert 1 - joint.cdf(np.full(len(schedule), bound)) == pytest.approx(alpha, abs=2e-4)
-
-
-def test_the_level_is_the_same_each_time_and_does_not_depend_on_the_unit() -> None:
-    assert stage_alpha(0.05, DEFAULT_STAGES) == stage_alpha(0.05, DEFAULT_STAGES)
-    assert stage_alpha(0.05, (2, 4, 8)) == pytest.approx(stage_alpha(0.05, (20, 40, 80)), abs=1e-8)
-    assert stage_alpha(0.05, (4,)) == 0.05
 
 
 def test_a_stage_says_where_it_stands() -> None:

@@ -32,34 +32,12 @@ from tests.gate.verdicts import judged, of, policy_of, renamed
 from tests.gate_helpers import side
 
 
-def test_a_small_gain_is_inconclusive_and_says_what_would_settle_it() -> None:
-    verdict = judged(side(*[0, 1] * 10), side(*[1, 1], *[0, 1] * 9))
-    assert verdict.decision is Decision.INCONCLUSIVE
-    (one,) = verdict.settling
-    assert one.check == "reward_improved"
-    assert one.tasks is not None
-    assert one.tasks > 20
-    assert one.simulations == (one.trials - 1) * 20 * 2 if one.trials else one.simulations is None
-
-
-def test_no_gain_has_nothing_to_settle_it() -> None:
-    verdict = judged(side(*[0, 1] * 10), renamed(side(*[0, 1] * 10)))
-    (one,) = verdict.settling
-    assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.TOO_SMALL)
-
-
 def test_a_loss_says_that_the_change_points_the_wrong_way() -> None:
     verdict = judged(side(*[1, 1], *[0, 1] * 9), side(*[0, 1] * 10))
     (one,) = verdict.settling
     assert verdict.decision is Decision.INCONCLUSIVE
     assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.WRONG_DIRECTION)
     assert needed_evidence_text(one) == "the change points the wrong way"
-
-
-def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
-    verdict = judged(side(*[1] * 6, *[0, 1] * 7), side(*[0, 1] * 10), Goal.HOLD)
-    (one,) = verdict.settling
-    assert (one.check, one.obstacle) == ("reward_not_worse", Obstacle.WRONG_DIRECTION)
 
 
 def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.columns import build_columns
 from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import STRICT, get_policy
+from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.gate.significance import fisher, stratified_fisher
@@ -161,13 +160,6 @@ def test_a_check_that_applies_to_nothing_says_so() -> None:
     assert verdict.decision is Decision.PROMOTE
 
 
-def test_a_check_of_one_side_is_left_out_by_name() -> None:
-    verdict, check = judge([sim(task, 1.0) for task in range(12)], side(["B"] * 12), STRICT)
-    assert check.status is CheckStatus.NOT_APPLICABLE
-    assert check.detail.startswith("not gated: the baseline was not measured by it")
-    assert verdict.decision is Decision.PROMOTE
-
-
 def test_an_ungated_check_decides_nothing() -> None:
     pairs = pair(side(["KKKK"] * 12), shifted(side(["BBBB"] * 12)))
     pairs = pairs.with_ungated_checks({"mine": "not gated: agreement not measured", "other": "unused"})
@@ -177,16 +169,6 @@ def test_an_ungated_check_decides_nothing() -> None:
         "not gated: agreement not measured"
     ]
     assert "other" not in {check.id for check in verdict.checks}
-
-
-def test_a_policy_can_leave_a_check_out(tmp_path: Any) -> None:
-    for base in ("calibrated", "strict"):
-        (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.mine]\nwatch = false\n')
-        policy = get_policy("own", tmp_path, {}, ["mine"])
-        pairs = pair(side(["KKKK"] * 12), shifted(side(["BBBB"] * 12)))
-        verdict = decide(GateInput(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
-        assert "mine" not in {check.id for check in verdict.checks}
-        assert verdict.decision is Decision.PROMOTE
 
 
 outcome_texts = st.lists(st.text("KBNE", min_size=4, max_size=4), min_size=3, max_size=8)
@@ -227,18 +209,6 @@ def test_a_lost_simulation_never_turns_a_discard_into_a_promotion(
         GateInput(pair(old, fewer), SUITE, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT)
     ).decision
     assert {decision, after} != {Decision.DISCARD, Decision.PROMOTE}
-
-
-def test_columns_keep_checks_apart() -> None:
-    records = [
-        sim("a").model_copy(update={"checks": {"one": K, "two": B}}),
-        sim("b").model_copy(update={"checks": {"two": N}}),
-        sim("c").model_copy(update={"checks": {"one": E}}),
-    ]
-    shares = build_columns(records).shares
-    np.testing.assert_array_equal(shares["checks.one"], [1, np.nan, np.nan])
-    np.testing.assert_array_equal(shares["checks.two"], [0, 1, np.nan])
-    np.testing.assert_array_equal(shares["applies.two"], [1, 0, np.nan])
 
 
 # Many comparisons.

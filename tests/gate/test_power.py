@@ -8,20 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.power import (
     AGENTS,
     Design,
     Effect,
-    Plan,
     fit_agent,
     gain_at_power,
-    simulate_chances,
-    simulate_comparisons,
-    simulate_power,
     simulate_stages,
 )
-from pytest_trace2evolve.records.verdict import Goal
 
 NO_AGENT = (
     "expected reliable, medium, noisy or RATE,SPREAD, with the rate between 0 and 1, and the spread between "
@@ -37,25 +31,6 @@ def test_an_agent_has_the_rate_and_spread_it_was_asked_for(rate: float, part: fl
     size = agent.a + agent.b
     assert agent.mean == pytest.approx(rate)
     assert agent.a * agent.b / (size**2 * (size + 1)) == pytest.approx(spread**2)
-
-
-def test_more_trials_find_smaller_gains_and_losses() -> None:
-    few, many = (
-        simulate_chances(Plan(AGENTS["medium"], Design(40, trials, is_live=False), CALIBRATED, 0.1, rows=60))
-        for trials in (2, 8)
-    )
-    for one, other in zip(few, many, strict=True):
-        assert one.rate is not None
-        assert other.rate is not None
-        if (one.goal, one.effect) in ((Goal.IMPROVE, 0.0), (Goal.HOLD, -0.1)):
-            assert max(one.rate.estimate, other.rate.estimate) <= 0.1
-        else:
-            assert other.rate.estimate >= one.rate.estimate
-
-
-def test_where_the_plan_is_enough_it_says_so() -> None:
-    found = simulate_power(Plan(AGENTS["medium"], Design(300, 4, is_live=False), CALIBRATED, 0.1, rows=30))
-    assert (found.trials, found.tasks) == (4, 300)
 
 
 def test_the_smallest_gain_lies_between_those_around_it() -> None:
@@ -74,18 +49,6 @@ def test_stages_add_trials_to_the_same_tasks_and_keep_what_fresh_trials_said() -
         assert after.fresh_p is not None
         tried = ~np.isnan(before.fresh_p)
         assert np.array_equal(before.fresh_p[tried], after.fresh_p[tried])
-
-
-def test_fresh_trials_end_with_the_budget() -> None:
-    random = np.random.default_rng(0)
-    case = simulate_comparisons(
-        random, AGENTS["noisy"], Effect(), Design(100, 1, max_fresh_simulations=64), 100
-    )
-    assert case.fresh_p is not None
-    tried = (~np.isnan(case.fresh_p)).sum(axis=1)
-    assert case.is_broken.sum(axis=1).min() >= 3
-    assert 2 <= tried.max() <= 4
-    assert (case.is_suspected.sum(axis=1) > 0).mean() > 0.9
 
 
 def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,13 +37,6 @@ ALIKE = Agent(60, 40)
 KINDS = {**AGENTS, "alike": ALIKE}
 
 
-def test_a_policy_that_sets_no_estimand_takes_that_of_the_suite() -> None:
-    assert CALIBRATED.estimand is Estimand.TASKS
-    assert THESE_TASKS.estimand is Estimand.SUITE
-    assert CALIBRATED.for_suite(Estimand.TASKS).estimand is Estimand.TASKS
-    assert THESE_TASKS.for_suite(Estimand.TASKS) is THESE_TASKS
-
-
 @pytest.mark.parametrize("own", Estimand)
 @pytest.mark.parametrize("suite", Estimand)
 def test_a_policy_file_that_sets_the_estimand_wins(tmp_path: Path, own: Estimand, suite: Estimand) -> None:
@@ -147,19 +140,6 @@ def test_the_figures_of_the_page_are_those_of_the_benchmark(monkeypatch: pytest.
     section = page.partition("### Requirements for small suites")[2].partition("###")[0]
     assert "**no**" not in section
     assert section.count("| yes |") == 9
-
-
-def test_only_the_tables_of_a_part_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    gate_tables = importlib.import_module("gate_tables")
-    page = tmp_path / "page.md"
-    frame = "text\n{}\n\nhead\n\n### one\n\n{}\n\n### two\n\n2{}\n\n{}\nmore\n"
-    page.write_text(frame.format(gate_tables.BEGIN, 1, "", gate_tables.END), encoding="utf-8")
-    gate_tables.write_parts(page, "head\n\n### one\n\n9\n\n### three\n\n3\n")
-    expected = frame.format(gate_tables.BEGIN, 9, "\n\n### three\n\n3", gate_tables.END)
-    assert page.read_text(encoding="utf-8") == expected
-    with pytest.raises(SystemExit, match="give the same --rows"):
-        gate_tables.write_parts(page, "another head\n\n### one\n\n9\n")
 
 
 @pytest.mark.parametrize("tasks", [1, 12, 40])

@@ -2,10 +2,8 @@
 
 import pytest
 
-from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.pairs import left_out_lines, pair
-from pytest_trace2evolve.gate.policy import STRICT, get_policy
-from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label
 from tests.gate_helpers import Side, ids, lost, side, sim, strict
 
@@ -112,12 +110,6 @@ def test_each_check_alone(name, status, old, new):
     assert (result.estimate is None) == (status is ABSENT)
 
 
-def test_a_kind_of_actions_that_no_task_names_does_not_stand_in_the_way():
-    verdict = strict([sim(1, 0, write=(1, 0))], [sim(1, 1, write=(1, 1))])
-    assert verdict.decision is Decision.PROMOTE
-    assert ids(verdict, ABSENT) == {"read_action_match_not_worse"}
-
-
 def test_figures_are_means_over_trials_first_and_over_tasks_second():
     verdict = strict(side([1, 1, 1], [0]), side([1], [1, 0, 0, 0]))
     assert (verdict.baseline.reward, verdict.candidate.reward) == (0.5, 0.625)
@@ -198,14 +190,6 @@ def test_tasks_left_out_are_named_with_the_reason_and_the_rest_is_compared():
     assert (verdict.decision, verdict.tasks, verdict.fixed) == (Decision.PROMOTE, 1, ("odd",))
 
 
-def test_tasks_whose_ids_share_a_part_before_a_colon_are_left_out_one_by_one():
-    pairs = pair([sim("mms[PERSONA:Easy]"), sim("mms[PERSONA:Hard]")], [sim("mms[PERSONA:Easy]")])
-    assert left_out_lines(pairs.with_left_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
-        "mms[PERSONA:Easy]: edited",
-        "mms[PERSONA:Hard]: only the baseline ran it",
-    )
-
-
 def test_below_ninety_per_cent_measured_nothing_is_promoted():
     enough, short = [None, *[0] * 9], [None, None, *[0] * 8]
     promoted = strict(side(*enough), side(*[1] * 10))
@@ -215,14 +199,6 @@ def test_below_ninety_per_cent_measured_nothing_is_promoted():
     withheld = strict(side(*short), side(*[1] * 10))
     assert withheld.decision is Decision.INCONCLUSIVE
     assert ids(withheld, CheckStatus.UNDECIDED) == {"measured"}
-
-
-@pytest.mark.parametrize("goal", Goal)
-def test_the_less_measured_side_counts(goal):
-    verdict = strict(side(*[0] * 10), side(*[1] * 8, None, None), goal)
-    measured = next(check for check in verdict.checks if check.id == "measured")
-    assert (measured.status, measured.estimate, measured.threshold) == (CheckStatus.UNDECIDED, 0.8, 0.9)
-    assert verdict.decision is Decision.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -265,21 +241,3 @@ def test_figures_are_over_the_tasks_that_have_them_on_both_sides():
     assert (before.read_action_match, after.read_action_match) == (1.0, 0.5)
     assert (before.write_action_match, after.write_action_match) == (0.25, 0.75)
     assert (before.reward, after.reward) == (1.0, 1.0)
-
-
-def test_a_simulation_that_was_not_measured_is_missing_too():
-    record = sim(0, None).model_copy(
-        update={"status": Status.NOT_MEASURED, "termination_reason": "user_stop"}
-    )
-    verdict = strict([record, *side(*[0] * 9, start=1)], side(0, *[1] * 9))
-    assert verdict.decision is Decision.INCONCLUSIVE
-    assert (verdict.baseline.missing, verdict.baseline.measured) == (1, 9)
-
-
-def test_harm_outranks_missing_data():
-    assert strict(side(1, 1, None), side(1, 0, None)).decision is Decision.DISCARD
-
-
-def test_an_unknown_policy_is_refused_with_the_nearest_name():
-    with pytest.raises(PolicyError, match="unknown gate policy 'strikt'; did you mean 'strict'"):
-        get_policy("strikt")

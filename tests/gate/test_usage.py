@@ -172,15 +172,6 @@ def test_few_known_costs_and_a_baseline_for_free() -> None:
     assert (found.ratio, found.note) == (None, "it is 0 on the candidate")
 
 
-def test_evidence_that_records_nothing_has_no_ratios() -> None:
-    silent = spent([[None]] * 3)
-    verdict = decide(
-        GateInput(both(silent, silent), get_policy("calibrated"), goal=Goal.HOLD, label=Label.DEVELOPMENT)
-    )
-    assert verdict.usage == ()
-    assert "usage" not in verdict.to_json()
-
-
 @given(st.integers(2, 30))
 def test_no_variance_is_no_certainty(tasks: int) -> None:
     turns = [

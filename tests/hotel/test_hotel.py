@@ -7,7 +7,6 @@ import pytest
 
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.scoring.invariants import find_breaches
-from tests.attack.sessions import Sessions
 from tests.hotel import HotelProject, HotelServer, imported
 
 TASKS = 12
@@ -59,19 +58,13 @@ def test_the_bot_solves_every_task_and_keeps_the_rules(hotel: HotelProject) -> N
     assert broken_kinds(hotel) == set()
 
 
-@pytest.mark.parametrize("arguments", [("--t2e-agent=idle",), ("--candidate=v0",)])
+@pytest.mark.parametrize("arguments", [("--candidate=v0",)])
 def test_an_agent_that_does_nothing_solves_no_task(hotel: HotelProject, arguments: tuple[str, ...]) -> None:
     result = hotel.run("suites", *arguments)
     assert result.ret == 1
     result.assert_outcomes(failed=TASKS)
     assert len(hotel.simulations()) == TASKS * TRIALS
     assert not passes(hotel)
-
-
-def test_a_candidate_solves_what_its_skills_cover(hotel: HotelProject) -> None:
-    hotel.candidate("v3", "- price", parent="v0")
-    hotel.run("suites", "--candidate=v3")
-    assert set(passes(hotel)) == {"price-stay", "price-suite"}
 
 
 _PLANNING = "hotel/planning.py"
@@ -118,31 +111,6 @@ def test_the_rules_find_a_bot_that_breaks_them(
     hotel.run("suites", "--candidate=v6", "--t2e-trials=1")
     assert len(hotel.simulations()) == TASKS
     assert invariant in broken_kinds(hotel)
-
-
-def test_the_better_candidate_is_promoted(hotel: HotelProject) -> None:
-    assert hotel.run("suites", "--candidate=v0", "--t2e-save-baseline=v0").ret == 0
-    result = hotel.run("suites", "--candidate=v6")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["heldout decides on clean evidence*", "PROMOTE: *"])
-    assert hotel.verdict["verdict"] == "promote"
-    assert set(passes(hotel).values()) == {TRIALS}
-
-
-def test_a_guard_split_is_reported_with_the_verdict(hotel: HotelProject) -> None:
-    hotel.guard()
-    hotel.baseline("v0")
-    hotel.run("suites", "--candidate=v6")
-    splits = [one["split"] for one in hotel.verdict["suites"]["guarded"]["verdicts"]]
-    assert sorted(splits) == ["heldout", "transfer"]
-
-
-def test_a_command_reads_the_project(hotel: HotelProject, sessions: Sessions) -> None:
-    hotel.baseline("v0")
-    done = hotel.fork("trace2evolve", "baseline", "list", "--json")
-    assert done.status == 0, done.text
-    [baseline] = json.loads(done.text)["baselines"]
-    assert (baseline["suite"], baseline["candidate"], baseline["tasks"]) == ("hotel", "v0", TASKS)
 
 
 def test_chat_solves_the_tasks_and_a_second_run_asks_nothing(

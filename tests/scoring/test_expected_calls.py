@@ -239,15 +239,6 @@ def test_as_many_expectations_as_possible_get_a_call_of_their_own(
     assert sum(matched(shuffled_expected, shuffled_calls)) == count
 
 
-@given(st.lists(EXPECTED, min_size=1, max_size=4), st.lists(CALLS, max_size=4), CALLS)
-def test_another_call_takes_no_call_from_an_expectation(
-    expected: list[Any], calls: list[Call], further: Call
-) -> None:
-    before, after = matched(expected, calls), matched(expected, [*calls, further])
-    assert sum(after) - sum(before) in (0, 1)
-    assert sum(matched(expected, [call for call in calls if call[1]["guest"] != "nobody"])) == sum(before)
-
-
 @given(st.floats(-1e6, 1e6), st.floats(-1, 1))
 def test_numbers_are_equal_up_to_the_tolerance_of_databases(amount: float, error: float) -> None:
     of = task(called("refund", amount=amount))
@@ -255,12 +246,6 @@ def test_numbers_are_equal_up_to_the_tolerance_of_databases(amount: float, error
     for actual in (amount + 0.9e-9 * error, repr(amount)):
         assert scored(of, ("refund", {"amount": actual})).reward == 1
     assert scored(of, ("refund", {"amount": amount + size * (2e-9 + abs(error))})).reward == 0
-
-
-def test_hundreds_of_equal_expectations_are_assigned() -> None:
-    calls: list[Call] = [("remind", {"guest": "Ann"})] * 300
-    assert sum(matched(["remind", *[ANN] * 300], calls)) == 300
-    assert all(matched([ANN] * 300, calls))
 
 
 def test_the_rule_of_other_worlds_is_unchanged() -> None:

@@ -9,7 +9,6 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import WorldSession
-from pytest_trace2evolve.records.score import Check
 from pytest_trace2evolve.records.task import Assertion, Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.failures import MAX_CHECKS, MAX_DIFFERENCES, MAX_MESSAGES, explain_failure
@@ -82,11 +81,6 @@ def test_text_that_looks_like_a_call_is_named(text: str) -> None:
     assert [check.text for check in ended.failed_checks] == [first.text]
 
 
-@pytest.mark.parametrize("text", ["I call it {name}.", 'The name is {"name": "Ann"}.', "functions: none"])
-def test_other_text_does_not_look_like_a_call(text: str) -> None:
-    assert not any("looks like" in check.text for check in explain("close", text).failed_checks)
-
-
 def test_the_nearest_call_is_the_most_similar_one_of_the_same_tool() -> None:
     failure = explain(
         "note",
@@ -135,11 +129,6 @@ def test_a_failed_assertion_is_shown_with_its_message() -> None:
     )
 
 
-def test_a_gold_call_of_the_user_is_named_so() -> None:
-    (check,) = explain(having("restart", reward_basis=["ACTION"])).failed_checks
-    assert check.text == "missing call of the user: restart_phone()"
-
-
 @pytest.mark.parametrize(
     ("forbidden", "shown"),
     [
@@ -155,12 +144,6 @@ def test_forbidden_calls_that_were_made_are_shown(forbidden: dict[str, Any], sho
     assert [check.text for check in explain(task, *calls).failed_checks] == [
         f'forbidden call: close_ticket(ticket_id="{name}")' for name in shown
     ]
-
-
-def test_judged_assertions_that_are_not_true_are_shown_with_the_reason() -> None:
-    judged = (Check(wanted="greets", met=False, note="no greeting"), Check(wanted="is polite", met=True))
-    failure = explain_failure(simulation(trace("What?")), TASKS["polite"], FakeWorld(), judged)
-    assert failure.failed_checks == (FailedCheck("not true: greets", "no greeting"),)
 
 
 def test_an_early_end_is_the_reason_and_only_messages_are_shown() -> None:

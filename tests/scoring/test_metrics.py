@@ -36,16 +36,6 @@ def lost(task: str, trial: int = 0) -> SimulationEvidence:
     return run(task, None, trial, status="infrastructure_error", termination_reason="infrastructure_error")
 
 
-@pytest.mark.parametrize(
-    ("successes", "trials", "k", "value"),
-    [(4, 4, 4, 1.0), (2, 4, 1, 0.5), (2, 4, 2, 1 / 6), (1, 4, 2, 0.0), (0, 1, 1, 0.0)],
-)
-def test_pass_hat_is_the_share_of_all_draws_that_succeed(
-    successes: int, trials: int, k: int, value: float
-) -> None:
-    assert pass_hat(successes, trials, k) == pytest.approx(value)
-
-
 def test_pass_hat_of_more_trials_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^pass\^3 needs at least 3 trials, got 2$"):
         pass_hat(1, 2, 3)
@@ -69,20 +59,6 @@ def test_pass_hat_goes_up_to_the_smallest_number_of_trials() -> None:
     assert figures.pass_hat == pytest.approx({1: (2 / 3 + 1) / 2, 2: (1 / 3 + 1) / 2})
 
 
-def test_infrastructure_errors_are_counted_and_left_out_of_every_rate() -> None:
-    figures = compute_metrics([run("a", 1), lost("a", 1), lost("b")])
-    assert (figures.reward, figures.pass_hat, figures.action_match) == (1, {1: 1}, None)
-    assert (figures.simulations, figures.tasks, figures.measured) == (3, 2, 1)
-    assert (figures.infrastructure_errors, figures.not_measured) == (2, 0)
-    assert figures.terminations == {"infrastructure_error": 2, "user_stop": 1}
-
-
-def test_what_was_not_measured_is_counted_on_its_own() -> None:
-    figures = compute_metrics([run("a", None), run("b", 0)])
-    assert (figures.measured, figures.not_measured, figures.infrastructure_errors) == (1, 1, 0)
-    assert figures.reward == 0
-
-
 def test_nothing_measured_gives_no_figure_rather_than_a_zero() -> None:
     for records in ([], [lost("a"), run("b", None)]):
         figures = compute_metrics(records)
@@ -98,11 +74,6 @@ def test_action_match_is_split_by_the_type_of_tool() -> None:
     assert figures.action_match == pytest.approx((2 / 5 + 1) / 2)
     assert figures.read_action_match == pytest.approx((1 / 4 + 1) / 2)
     assert figures.write_action_match == 1
-
-
-def test_a_task_without_actions_of_a_kind_does_not_count_for_it() -> None:
-    figures = compute_metrics([run("a", actions={"read": ActionCount(total=2, matched=0)}), run("b")])
-    assert (figures.action_match, figures.read_action_match, figures.write_action_match) == (0, 0, None)
 
 
 def test_a_simulation_whose_actions_were_not_checked_does_not_count_for_action_match() -> None:
@@ -200,13 +171,6 @@ def test_pass_hat_is_the_share_of_subsets_without_a_failure(
     subsets = list(combinations(outcomes, k))
     share = sum(all(subset) for subset in subsets) / len(subsets)
     assert pass_hat(sum(outcomes), len(outcomes), k) == pytest.approx(share)
-
-
-@given(OUTCOMES)
-def test_pass_hat_never_rises_with_k(outcomes: list[bool]) -> None:
-    values = [pass_hat(sum(outcomes), len(outcomes), k) for k in range(1, len(outcomes) + 1)]
-    assert values == sorted(values, reverse=True)
-    assert values[0] == pytest.approx(sum(outcomes) / len(outcomes))
 
 
 @FEW

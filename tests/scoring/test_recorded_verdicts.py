@@ -107,12 +107,6 @@ def test_equal_assertions_need_as_many_verdicts() -> None:
     assert scored(task("A", "A"), [verdict("A")]).reward is None
 
 
-def test_verdicts_outside_the_basis_and_of_an_early_end_change_nothing() -> None:
-    assert scored(task("A", basis=["DB"]), [verdict("A", False)]).reward == 1
-    early = score(simulation([verdict("A")], "max_steps"), task("A"), WORLD)
-    assert (early.reward, early.note) == (0, "ended early: max_steps")
-
-
 class CountingJudge:
     """Finds that every assertion is met, or that none is, or fails."""
 
@@ -194,16 +188,6 @@ def test_the_means_cover_the_same_simulations_and_the_report_counts_the_others(
     out = " ".join(capsys.readouterr().out.split())
     assert f"base.json: 3 not scored, first 's2': {NO_JUDGE_NOTE}; give --judge MODEL" in out
     assert "base.json: 2 scored with recorded verdicts of natural-language assertions" in out
-
-
-def test_scored_simulations_without_a_recorded_reward_are_counted(tmp_path: Path, worlds: Worlds) -> None:
-    path = retail_file(tmp_path / "base.json", [[verdict("A")], [verdict("A", False)]])
-    content = json.loads(path.read_text(encoding="utf-8"))
-    del content["simulations"][1]["reward_info"]["reward"]
-    path.write_text(json.dumps(content), encoding="utf-8")
-    (file,) = rescore_files([path], worlds, None, None)
-    assert (file.metrics.reward, file.metrics.recorded_reward) == (0.5, 1.0)
-    assert "recorded: the mean over 1 of 2 scored; the others record no reward" in file.notes
 
 
 def test_a_comparison_uses_recorded_verdicts_and_names_them(

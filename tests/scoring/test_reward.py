@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.agents.reference import NopAgent
-from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.score import Check, JudgeUse, Status
+from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 from pytest_trace2evolve.scoring.reward import matches, score
@@ -126,18 +125,6 @@ def test_only_what_a_call_changes_counts_for_the_database(
     assert score(after_opening(solved, *extra), cancel, retail).reward == reward
 
 
-def test_the_recorded_result_of_a_call_does_not_matter_for_the_database(
-    cancel: Task, retail: World, solved: Simulation
-) -> None:
-    wrong = [
-        message.model_copy(update={"content": "Error: no", "error": True})
-        if message.role == "tool"
-        else message
-        for message in solved.trace
-    ]
-    assert score(telling(solved, wrong), cancel, retail).reward == 1
-
-
 def test_a_failing_gold_action_leaves_the_gold_world_as_it_is(
     cancel: Task, retail: World, solved: Simulation
 ) -> None:
@@ -234,27 +221,6 @@ def test_a_call_matches_an_action_over_the_compared_arguments(
 
 # Judges, malformed traces and solo mode.
 
-USE = JudgeUse(model="fake", prompt_version="0", prompt_tokens=7)
-
-
-class FakeJudge:
-    """Grades as told; remembers what it was asked."""
-
-    def __init__(self, *met: bool) -> None:
-        self.met = met
-        self.asked: list[tuple[str, ...]] = []
-
-    def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        self.asked.append(tuple(assertions))
-        return [Check(wanted=text, met=met) for text, met in zip(assertions, self.met, strict=True)], USE
-
-
-class BrokenJudge:
-    """Never answers."""
-
-    def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        raise JudgeError("judge 'broken' did not answer: down")
-
 
 @pytest.fixture(scope="module")
 def polite(desk: World) -> Task:
@@ -280,66 +246,6 @@ def output_of(simulation: Simulation, *messages: Message) -> Simulation:
 
 HELLO = Message(role="assistant", content="Hi!")
 STOP = Message(role="user", content="###STOP###")
-
-
-def test_without_a_judge_the_reward_is_not_measured(heard: Simulation, polite: Task, desk: World) -> None:
-    result = score(heard, polite, desk)
-    assert (result.status, result.reward) == (Status.NOT_MEASURED, None)
-    assert NL not in result.components
-    assert result.components[RewardBasis.DB] == 1
-    assert result.note == (
-        "the task's reward needs a judge of natural-language assertions, and none was given"
-    )
-
-
-def test_without_a_judge_a_missed_component_gives_0(heard: Simulation, polite: Task, desk: World) -> None:
-    spoiled = output_of(heard, HELLO, call("close_ticket", ticket_id="T1"), answer(), STOP)
-    result = score(spoiled, polite, desk)
-    assert (result.status, result.reward, result.note) == (Status.MEASURED, 0.0, "")
-    assert result.components[RewardBasis.DB] == 0
-    assert NL not in result.components
-    assert score(spoiled, polite, desk, BrokenJudge()).reward == 0
-
-
-@pytest.mark.parametrize("met", [True, False])
-def test_a_judges_answer_is_a_component_of_the_reward(
-    heard: Simulation, polite: Task, desk: World, met: bool
-) -> None:
-    judge = FakeJudge(met)
-    result = score(heard, polite, desk, judge)
-    assert (result.status, result.reward) == (Status.MEASURED, float(met))
-    assert judge.asked == [("The agent greets the user",)]
-    assert [check.met for check in result.nl_assertions] == [met]
-    assert result.judge == USE
-
-
-def test_a_judge_that_fails_leaves_the_reward_not_measured(
-    heard: Simulation, polite: Task, desk: World
-) -> None:
-    result = score(heard, polite, desk, BrokenJudge())
-    assert (result.status, result.reward) == (Status.NOT_MEASURED, None)
-    assert result.note == "judge 'broken' did not answer: down"
-
-
-def test_a_judge_is_not_asked_where_the_basis_does_not_name_it(
-    heard: Simulation, polite: Task, desk: World
-) -> None:
-    assert polite.evaluation_criteria is not None
-    criteria = polite.evaluation_criteria.model_copy(update={"reward_basis": [RewardBasis.DB]})
-    judge = FakeJudge(False)
-    result = score(heard, polite.model_copy(update={"evaluation_criteria": criteria}), desk, judge)
-    assert result.reward == 1
-    assert judge.asked == []
-
-
-@pytest.mark.parametrize("assertions", [None, []])
-def test_a_basis_that_names_a_judge_with_nothing_to_grade_gives_1(
-    heard: Simulation, polite: Task, desk: World, assertions: list[str] | None
-) -> None:
-    assert polite.evaluation_criteria is not None
-    criteria = polite.evaluation_criteria.model_copy(update={"nl_assertions": assertions})
-    result = score(heard, polite.model_copy(update={"evaluation_criteria": criteria}), desk)
-    assert (result.status, result.reward) == (Status.MEASURED, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -372,12 +278,6 @@ def test_parallel_calls_are_answered_in_their_order(heard: Simulation, desk: Wor
     )
     swapped = score(output_of(heard, HELLO, both, answer("two"), answer("one"), said, STOP), task, desk)
     assert swapped.note == "message 2 answers call 'two', expected 'one'"
-
-
-def test_calls_of_unknown_tools_are_skipped(heard: Simulation, desk: World) -> None:
-    flown = output_of(heard, HELLO, call("fly", to="moon"), answer(), STOP)
-    result = score(flown, desk.tasks()["idle"], desk)
-    assert (result.status, result.reward) == (Status.MEASURED, 1.0)
 
 
 def test_the_users_calls_are_replayed_and_matched_too(heard: Simulation, desk: World) -> None:
@@ -413,9 +313,3 @@ def test_in_solo_mode_the_agent_may_call_the_users_tools(worlds: Worlds, simulat
     assert score(solo, task, telecom).reward == 1
     accompanied = output_of(solo, *trace, Message(role="user", content="Are you there?"))
     assert score(accompanied, task, telecom).reward == 0
-
-
-def test_doing_nothing_in_solo_mode_does_not_solve_a_task(desk: World, simulate: Simulate) -> None:
-    task = desk.tasks()["restart"]
-    idle = simulate(task, desk, NopAgent())
-    assert score(output_of(idle, HELLO), task, desk).reward == 0

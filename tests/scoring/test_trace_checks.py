@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pytest_trace2evolve as t2e
-from pytest_trace2evolve.errors import ConfigError, JudgeError, WorldError
+from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.score import Check, JudgeUse
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome, TraceCheck, checks_in
-from pytest_trace2evolve.scoring.trace_checks import CheckResult, EndState, Trace, grade_with, run_checks
+from pytest_trace2evolve.scoring.trace_checks import CheckResult, EndState, Trace, run_checks
 from tests.fake_world import TASKS, FakeWorld
 from tests.inn_world import TASKS as INN_TASKS
 from tests.inn_world import InnWorld
@@ -179,15 +178,6 @@ def test_an_exception_is_no_result_and_names_the_line(error: Any) -> None:
     assert "room" not in result.cause
 
 
-def test_an_error_of_the_world_quotes_nothing_for_a_sealed_task() -> None:
-    def raising(trace: Trace) -> bool:
-        raise WorldError("no room 12")
-
-    result = run(raising)
-    assert "no room 12" in result.reason
-    assert result.cause.startswith("it raised WorldError (")
-
-
 def test_an_interrupt_is_not_swallowed() -> None:
     def interrupted(trace: Trace) -> bool:
         raise KeyboardInterrupt
@@ -218,39 +208,11 @@ def test_the_database_is_the_end_state() -> None:
     assert state["phone"] == {"on": True, "restarts": 1}
 
 
-def test_the_session_behind_the_end_state_is_closed() -> None:
-    closed = []
-
-    class Closing(FakeWorld):
-        def open(self, *, solo: bool = False) -> Any:
-            session: Any = super().open(solo=solo)
-            session.close = lambda: closed.append(session)
-            return session
-
-    EndState(simulation(), TASKS["close"], Closing()).database()
-    assert len(closed) == 1
-
-
 def test_a_world_that_shows_no_database_is_named() -> None:
     check: TraceCheck = t2e.check(id="one")(lambda database: True).t2e_check  # type: ignore[attr-defined]
     result = run_checks([check], simulation(), INN_TASKS["book"], InnWorld())["one"]
     assert result.outcome is CheckOutcome.ERROR
     assert "the world of provider 'inn' cannot show its database" in result.reason
-
-
-def test_a_judge_grades_the_rubric() -> None:
-    class Judge:
-        def judge(self, assertions: Any, trace: Any) -> Any:
-            if not trace:
-                raise JudgeError("no answer came")
-            return [Check(wanted=assertions[0], met="polite" in assertions[0], note="so")], JudgeUse(
-                model="m", prompt_version="1"
-            )
-
-    polite = TraceCheck("tone", "tone", rubric="It is polite.")
-    assert grade_with(Judge(), polite, MESSAGES).outcome is CheckOutcome.KEPT
-    assert grade_with(Judge(), TraceCheck("x", "x", rubric="No."), MESSAGES).reason == "so"
-    assert grade_with(Judge(), polite, []).outcome is CheckOutcome.ERROR
 
 
 # The declaration.
