@@ -16,11 +16,12 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
+from tests.project_modules import FOLDER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _SNAPSHOTS = tempfile.TemporaryDirectory(prefix="desk-")
-"""Projects in which a baseline was measured, by candidate and content."""
+"""Projects after a session, by its arguments and what they held before."""
 
 INI = """\
 [pytest]
@@ -42,7 +43,7 @@ CONFTEST = """\
 from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.agents.reference import OracleAgent
 from pytest_trace2evolve.users.reference import GoldUser
-from tests.fake_world import FakeWorld
+from fake_world import FakeWorld
 
 
 def pytest_t2e_worlds(config):
@@ -108,18 +109,24 @@ class DeskProject:
         return self.spread("--t2e-agent=listed", *arguments)
 
     def baseline(self, candidate: str = "v0") -> None:
-        """Measure a candidate and save it as the baseline of its own name.
+        """Measure a candidate and save it as the baseline of its own name."""
+        self.after(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
+        assert (self.root / f"baselines/desk/{candidate}.json").exists()
 
-        In a project with the same files as an earlier one, what that run left is copied.
+    def after(self, *arguments: str) -> int:
+        """The exit status of a session whose output does not matter.
+
+        In a project with the same files as an earlier one, what that session left is copied.
         """
-        key = digest([candidate, self._contents()])
-        snapshot = Path(_SNAPSHOTS.name) / key
+        snapshot = Path(_SNAPSHOTS.name) / digest([arguments, self._contents()])
+        status = snapshot.with_suffix(".status")
         if snapshot.exists():
             shutil.copytree(snapshot, self.root, dirs_exist_ok=True)
-            return
-        result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
-        result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
+            return int(status.read_text())
+        ended = int(self.run(*arguments).ret)
         shutil.copytree(self.root, snapshot, ignore=shutil.ignore_patterns("__pycache__"))
+        status.write_text(str(ended))
+        return ended
 
     def _contents(self) -> dict[str, str]:
         files = [path for path in self.root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
@@ -157,7 +164,8 @@ class DeskProject:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forked_sessions: None) -> DeskProject:
     """A fresh project."""
     # This checkout before any that is installed, in processes of their own too.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
+    paths = (FOLDER, REPOSITORY, REPOSITORY / "src")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
     monkeypatch.setenv("COLUMNS", "240")  # no line is wrapped
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)

@@ -1,6 +1,6 @@
 """Suites as items: ids, markers, selection."""
 
-from tests.plugin.conftest import INI, SUITE, DeskProject
+from tests.plugin.conftest import INI, DeskProject
 
 
 def test_every_task_is_an_item_of_its_split(project: DeskProject) -> None:
@@ -30,24 +30,11 @@ def test_a_split_is_a_registered_marker(project: DeskProject) -> None:
     project.run("--markers").stdout.fnmatch_lines(["@pytest.mark.heldout: trace2evolve split: *"])
 
 
-def test_a_project_adds_splits_of_its_own(project: DeskProject) -> None:
-    project.write("suites/_splits.toml", '[canary]\nrole = "guard"\ndescription = "once broke"\n')
-    project.write("suites/desk.toml", SUITE.replace("discovery", "canary"))
-    project.lock()
-    result = project.run("-m", "canary", "--collect-only", "-q")
-    result.stdout.fnmatch_lines(["3/7 tests collected (4 deselected)*"])
-
-
 def test_an_unknown_role_of_a_split_is_named(project: DeskProject) -> None:
     project.write("suites/_splits.toml", '[canary]\nrole = "bird"\ndescription = "once broke"\n')
     result = project.run()
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*_splits.toml: split 'canary': role: *; roles are gate, *"])
-
-
-def test_a_node_id_selects_one_task(project: DeskProject) -> None:
-    result = project.run("suites/desk.toml::heldout::note", "--candidate=v1")
-    result.assert_outcomes(passed=1)
 
 
 def test_without_an_option_other_paths_stay_untouched(project: DeskProject) -> None:
@@ -64,11 +51,3 @@ def test_an_option_runs_the_suites_whatever_testpaths_says(project: DeskProject)
     result = project.run("--candidate=v1", "--collect-only", "-q")
     result.stdout.fnmatch_lines(["suites/desk.toml::heldout::close"])
     result.stdout.no_fnmatch_line("*test_own*")
-
-
-def test_suites_are_chosen_by_name(project: DeskProject) -> None:
-    project.write("suites/other.toml", SUITE)
-    project.lock()
-    result = project.run("--t2e-suite=other", "--collect-only", "-q")
-    assert all(line.startswith("suites/other.toml") for line in result.outlines[:7])
-    result.stdout.fnmatch_lines(["7 tests collected*"])

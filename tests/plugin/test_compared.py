@@ -72,13 +72,6 @@ def test_a_reference_agent_against_another_agents_baseline_is_refused(project: D
     assert project.runs == runs, "no simulation was made"
 
 
-def test_two_runs_of_one_reference_agent_may_be_compared(project: DeskProject) -> None:
-    project.spread("--t2e-agent=oracle", "--t2e-save-baseline=v0", "--t2e-gate=off")
-    result = project.spread("--candidate=v1", "--t2e-agent=oracle", "--t2e-goal=hold", "-v")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["both sides: agent oracle; user gold"])
-
-
 def declares(project: DeskProject, name: str, parent: str, changes: str) -> None:
     project.candidate(name, "close note", parent=parent, changes=changes)
 
@@ -145,11 +138,3 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
     assert BOTH in command("compare", base, run, "--policy=strict", "-v").stdout
     message = json.loads(command("compare", base, run, "--policy=strict", "--json").stdout)
     assert message["compared"]["baseline"]["user"] == "gold"
-
-
-def test_compare_shows_different_agents_and_notes_them(project: DeskProject, command: Command) -> None:
-    project.baseline("v0")
-    project.spread("--t2e-agent=oracle", "--t2e-save-baseline=best", "--t2e-gate=off")
-    done = command("compare", "baselines/desk/v0.json", "baselines/desk/best.json", "--policy=strict", "-v")
-    assert "candidate: agent oracle; user gold" in done.stdout
-    assert "note: the agents differ: agent 'listed' and 'oracle'" in done.stdout

@@ -1,11 +1,6 @@
 """`trace2evolve export`: other tools read the run's figures, and nothing sealed leaves."""
 
 import json
-import subprocess
-import sys
-import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +33,7 @@ def rewards(project: DeskProject) -> dict[str, float]:
 @pytest.fixture
 def measured(project: DeskProject) -> DeskProject:
     project.baseline()
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     return project
 
 
@@ -64,55 +59,6 @@ def test_inspect_reads_the_log(measured: DeskProject) -> None:
     assert score.metrics["mean"].value == pytest.approx(sum(expected.values()) / len(expected))
     assert log_module.read_eval_log(info, header_only=True).results == log.results
     assert log.eval.task == "desk"
-
-
-def test_inspect_view_shows_the_log(measured: DeskProject) -> None:
-    pytest.importorskip("inspect_ai")
-    (path,) = export(measured, "inspect")
-    command = [
-        sys.executable,
-        "-m",
-        "inspect_ai",
-        "view",
-        "start",
-        "--log-dir",
-        str(path.parent),
-        "--port",
-        "0",
-    ]
-    port = free_port()
-    command[-1] = str(port)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            listed = ask(f"http://127.0.0.1:{port}/api/logs")
-            (file,) = listed["files"]
-            shown = ask(f"http://127.0.0.1:{port}/api/logs/{urllib.parse.quote(file['name'], safe='')}")
-        finally:
-            server.terminate()
-    assert file["task"] == "desk"
-    assert {sample["id"]: sample["scores"]["reward"]["value"] for sample in shown["samples"]} == rewards(
-        measured
-    )
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def ask(address: str) -> Any:
-    """The JSON at an address, once its server has started."""
-    for _ in range(400):
-        try:
-            with urllib.request.urlopen(address, timeout=60) as answer:
-                return json.loads(answer.read())
-        except OSError:
-            time.sleep(0.3)
-    raise AssertionError(f"{address} does not answer")
 
 
 def turns(path: Path) -> list[Any]:

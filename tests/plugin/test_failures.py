@@ -8,10 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.records.ledger import Access
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.session import trials
 from tests.hotel import HotelProject
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
@@ -34,7 +31,7 @@ from pathlib import Path
 from pytest_trace2evolve.plugin import controller
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Task
-from tests.fake_world import TASKS
+from fake_world import TASKS
 
 VAULT = Task.model_validate({
     "id": "vault",
@@ -108,7 +105,7 @@ def copy_result(folder, suite, task_id, result):
 controller.write_result = copy_result
 """
 
-DISTRIBUTIONS = [("-p", "no:xdist"), ("-n", "0"), ("-n", "2")]
+DISTRIBUTIONS = [("-p", "no:xdist"), ("-n", "2")]
 
 
 def vault(project: DeskProject, split: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,15 +148,11 @@ def test_a_failing_item_shows_what_is_wrong(project: DeskProject, distribution: 
     assert failure.get("message") == lines[0]
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_the_traceback_style_decides_how_much_is_shown(
-    project: DeskProject, distribution: tuple[str, ...]
-) -> None:
+def test_the_traceback_style_decides_how_much_is_shown(project: DeskProject) -> None:
     reason = "reward 0.000: 0 of 1 trials passed (ended by user_stop; below 1: DB, ACTION)"
 
     def shown(style: str) -> pytest.RunResult:
-        arguments = (f"--tb={style}", *distribution)
-        return project.spawn("--candidate=v1", "suites/desk.toml::discovery::opened", *arguments)
+        return project.run("--candidate=v1", "suites/desk.toml::discovery::opened", f"--tb={style}")
 
     assert explanation(shown("short"), "discovery::opened") == [
         reason,
@@ -176,17 +169,6 @@ def test_the_traceback_style_decides_how_much_is_shown(
     result.stdout.fnmatch_lines([f"FAILED suites/desk.toml::discovery::opened - {reason}"])
     result.stdout.no_fnmatch_line("E   *")
     result.stdout.no_fnmatch_line("*FAILURES*")
-
-
-def test_a_passing_task_is_never_explained(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    explained = []
-
-    def record(simulation: Simulation, task: Task, *rest: object) -> None:
-        explained.append((task.id, simulation.trial))
-
-    monkeypatch.setattr(trials, "explain_failure", record)
-    project.run("--candidate=v1", "--t2e-trials=3")
-    assert explained == [("opened", 0)], "one trial of the failing task that may be read"
 
 
 def test_a_failure_that_cannot_be_explained_still_counts(
@@ -266,26 +248,15 @@ def pytest_t2e_agents(config):
 """
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_an_unusable_answer_is_explained_for_every_split(
-    project: DeskProject, distribution: tuple[str, ...]
-) -> None:
+def test_an_unusable_answer_is_explained_for_every_split(project: DeskProject) -> None:
     project.pytester.makeconftest(CONFTEST + UNUSABLE)
-    result = project.spawn("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off", *distribution)
+    result = project.run("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off")
     reason = "the agent failed: respond returned dict, not a Message"
     assert reason in explanation(result, "heldout::note")
     lines = explanation(result, "discovery::opened")
     assert lines[2:4] == ["E   ended early: agent_error", reason]
     text = " ".join(result.stdout.str().split())
     assert "agent errors in 14 of 14 simulations (first: respond returned dict, not a Message)" in text
-
-
-def test_the_report_counts_errors_without_the_words_of_a_sealed_trace(
-    project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vault(project, "heldout", capsys)
-    result = project.run("--candidate=v1", "--t2e-trials=3", "--t2e-gate=off")
-    result.stdout.fnmatch_lines(["note: desk: agent errors in 1 of 24 simulations (first: ValueError)"])
 
 
 @pytest.fixture
@@ -383,78 +354,16 @@ def pytest_t2e_agents(config):
 """
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS[::2])
-def test_hostile_traces_control_no_terminal(project: DeskProject, distribution: tuple[str, ...]) -> None:
+def test_hostile_traces_control_no_terminal(project: DeskProject) -> None:
     from tests.plugin.test_hostile_output import EVIL, forbidden
 
     imports = "from pytest_trace2evolve.records.message import Message, ToolCall\n"
     project.write("conftest.py", f"{CONFTEST}\n{imports}EVIL = {EVIL!r}\n{HOSTILE}")
-    done = project.spawn("--candidate=v1", "--junitxml=junit.xml", "-vv", *distribution)
+    done = project.spawn("--candidate=v1", "--junitxml=junit.xml", "-vv")
     junit = (project.root / "junit.xml").read_text(encoding="utf-8")
     assert "tickets.T1.note: …" in junit
     assert "assistant: \\x1b[2J" in done.stdout.str()
     assert forbidden(done.stdout.str() + done.stderr.str() + junit) == []
-
-
-LARGE = """
-class Large(FakeWorld):
-    fingerprint = "desk 1"
-
-    def open(self, *, solo=False):
-        session = super().open(solo=solo)
-        ticket = {"status": "open", "note": "\\U0001f512" * 500}
-        session._state["tickets"] |= {f"T{n}": dict(ticket) for n in range(50)}
-        return session
-
-
-class Busy:
-    name = "busy"
-
-    async def respond(self, history):
-        text = "\\U0001f513" * 900
-        calls = [
-            ToolCall(id=str(n), name="write_note", arguments={"ticket_id": f"T{n}", "text": text})
-            for n in range(50)
-        ]
-        if len(history) > 3:
-            raise ValueError("\\U0001f513" * 2000)
-        return Message(role="assistant", tool_calls=calls)
-
-
-def busy(task, world, candidate, trial):
-    return Busy() if trial else NopAgent(), GoldUser(task)
-
-
-def pytest_t2e_worlds(config):
-    return {"fake": Large}
-
-
-def pytest_t2e_agents(config):
-    return {"listed": busy}
-
-
-from pytest_trace2evolve.plugin import controller
-write_result = controller.write_result
-
-
-def copy_result(folder, suite, task_id, result):
-    with open(__file__ + "l", "a") as file:
-        file.write(result.to_json() + "\\n")
-    write_result(folder, suite, task_id, result)
-
-
-controller.write_result = copy_result
-"""
-
-
-def test_the_result_of_an_item_is_small(project: DeskProject) -> None:
-    imports = "from pytest_trace2evolve.records.message import Message, ToolCall\n"
-    project.write("conftest.py", CONFTEST + imports + LARGE)
-    project.spawn("--candidate=v1", "--t2e-trials=2", "-n", "2")
-    results = (project.root / "conftest.pyl").read_text(encoding="utf-8").splitlines()
-    assert len(results) == 7
-    assert max(map(len, results)) < 16_000
-    assert any(ItemResult.from_json(result).agent_error for result in results)
 
 
 def test_show_gives_the_same_explanation(
@@ -497,19 +406,6 @@ def seal_other_split(hotel: HotelProject) -> None:
     suite = hotel.read("suites/hotel.toml").replace("heldout", "other").replace("discovery", "heldout")
     hotel.write("suites/hotel.toml", suite.replace("other", "discovery"))
     hotel.lock()
-
-
-def test_the_hotel_explains_a_booking_that_was_not_cancelled(hotel: HotelProject) -> None:
-    seal_other_split(hotel)
-    result = hotel.run("suites", "--candidate=v0")
-    assert explanation(result, "discovery::move-free")[:6] == [
-        "reward 0.000: 0 of 4 trials passed (ended by user_stop; below 1: DB, ACTION)",
-        "first failed trial: 0",
-        "database (expected != actual):",
-        "E   bookings.B104.arrival: '2026-06-10' != '2026-06-01'",
-        "E   bookings.B104.departure: '2026-06-12' != '2026-06-03'",
-        "failed checks:",
-    ]
 
 
 WRONG = """

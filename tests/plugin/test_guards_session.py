@@ -1,37 +1,37 @@
 """Guards and goal `no-regression` in whole sessions, over more tasks than the desk has."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.worlds.registry import Worlds
-from tests.fake_world import TASKS, FakeWorld
 from tests.plugin.conftest import CONFTEST, DeskProject
 
 NAMES = [f"note-{number}" for number in range(80)]
 
 
-class NoteWorld(FakeWorld):
-    """The desk with as many copies of task `note` as are wanted."""
+NOTES = """
 
-    def tasks(self) -> Mapping[str, Task]:
-        return {name: TASKS["note"].model_copy(update={"id": name}) for name in NAMES}
+class NoteWorld(FakeWorld):
+    # The desk with as many copies of task `note` as are wanted.
+    fingerprint = "notes 1"
+
+    def tasks(self):
+        from fake_world import TASKS
+        names = [f"note-{number}" for number in range(80)]
+        return {name: TASKS["note"].model_copy(update={"id": name}) for name in names}
+"""
 
 
 def with_splits(project: DeskProject, **splits: list[str]) -> DeskProject:
     """The project over the note world, with a suite of these splits."""
-    text = CONFTEST.replace("from tests.fake_world import FakeWorld", f"from {__name__} import NoteWorld")
-    project.write("conftest.py", text.replace('{"fake": FakeWorld}', '{"fake": NoteWorld}'))
+    project.write("conftest.py", CONFTEST.replace('{"fake": FakeWorld}', '{"fake": NoteWorld}') + NOTES)
     lines = [f"{name} = {json.dumps(tasks)}" for name, tasks in splits.items()]
     project.write(
         "suites/desk.toml", "\n".join(['provider = "fake"', 'domain = "desk"', "", "[splits]", *lines])
     )
-    Project(project.root, project.root / "suites").renew_lock(Worlds({"fake": NoteWorld}))
+    assert main(["lock", "--root", str(project.root)]) == 0
     return project
 
 
@@ -67,30 +67,6 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     assert verdict["verdict"] == "inconclusive"
     (guard,) = [one for one in verdict["suites"]["desk"]["verdicts"] if one["split"] == "transfer"]
     assert (guard["verdict"], guard["guard"]) == ("inconclusive", "harm suspected")
-
-
-def test_a_guard_with_too_few_tasks_blocks_and_says_how_many_are_enough(project: DeskProject) -> None:
-    heldout, transfer = NAMES[:20], NAMES[20:30]
-    with_splits(project, heldout=heldout, transfer=transfer)
-    candidates(project, transfer, [*heldout, *transfer])
-    result = judged(project, "v2")
-    few = "harm suspected: 10 tasks cannot detect a drop of 20 points (detectable: 61 points or more)"
-    result.stdout.fnmatch_lines([f"*{few}; about 32 tasks would detect it"])
-    assert result.ret == 10
-
-
-def test_a_guard_of_enough_tasks_says_what_it_could_have_detected(project: DeskProject) -> None:
-    heldout, synthetic = NAMES[:20], NAMES[20:60]
-    with_splits(project, heldout=heldout, synthetic=synthetic)
-    candidates(project, synthetic, [*heldout, *synthetic])
-    result = judged(project, "v2")
-    result.stdout.fnmatch_lines(
-        [
-            "synthetic guards against harm:",
-            " ✓ no harm detected; a drop of 1[67] points would have been",
-        ]
-    )
-    assert result.ret == 0
 
 
 def test_no_regression_passes_an_edit_that_changes_nothing_where_hold_cannot(project: DeskProject) -> None:
@@ -144,7 +120,7 @@ def test_stages_do_not_go_with_no_regression(project: DeskProject) -> None:
 
 @pytest.mark.parametrize(
     ("goal", "after", "status"),
-    [("hold", 6, 10), ("no-regression", 6, 0), ("no-regression", 5, 0), ("no-regression", 0, 1)],
+    [("hold", 6, 10), ("no-regression", 0, 1)],
 )
 def test_compare_takes_the_goal(
     project: DeskProject, capsys: pytest.CaptureFixture[str], goal: str, after: int, status: int

@@ -14,30 +14,19 @@ print("heavy:", sorted({"pydantic", "openai", "scipy", "rich.console", "inspect_
 """
 
 
-@pytest.fixture
-def idle(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.RunResult:
+def test_an_idle_plugin_imports_its_options_alone_and_prints_and_writes_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session that asks for nothing of ours, in a process of its own."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(test_own="def test_own(): pass")
     probe = pytester.path / "probe.py"
     probe.write_text(PROBE)
-    return pytester.runpython(probe)
-
-
-def test_an_idle_plugin_loads_its_options_and_hooks_alone(idle: pytest.RunResult) -> None:
+    idle = pytester.runpython(probe)
     plugin = ["", ".plugin", ".plugin.hookspecs", ".plugin.options"]
     ours = [*plugin, ".session", ".session.option_table", ".utils", ".utils.option_types"]
-    idle.stdout.fnmatch_lines(
-        [f"ours: {[f'pytest_trace2evolve{name}' for name in ours]}".replace("[", "[[]")]
-    )
-
-
-def test_an_idle_plugin_imports_nothing_heavy(idle: pytest.RunResult) -> None:
-    idle.stdout.fnmatch_lines(["heavy: [[]]"])
-
-
-def test_an_idle_plugin_prints_and_writes_nothing(idle: pytest.RunResult, pytester: pytest.Pytester) -> None:
-    text = idle.stdout.str().replace("ours: ['pytest_trace2evolve", "")
-    assert "trace2evolve:" not in text
+    assert f"ours: {[f'pytest_trace2evolve{name}' for name in ours]}" in idle.outlines
+    assert "heavy: []" in idle.outlines
+    assert "trace2evolve:" not in idle.stdout.str().replace("ours: ['pytest_trace2evolve", "")
     names = {path.name for path in pytester.path.iterdir()} - {"__pycache__", "probe.py", "test_own.py"}
     assert {name for name in names if not name.startswith(("stdout", "stderr"))} == set()

@@ -81,7 +81,7 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
 
 def test_records_found_and_created_by_calls_are_judged_in_a_session(project: DeskProject) -> None:
     """The agent finds the guest as a record, books, cancels and renames, and never asks for a yes."""
-    text = CONFTEST.replace("tests.fake_world import FakeWorld", "tests.inn_world import InnWorld")
+    text = CONFTEST.replace("fake_world import FakeWorld", "inn_world import InnWorld")
     project.write("conftest.py", text.replace('{"fake": FakeWorld}', '{"inn": InnWorld}'))
     (project.root / "suites" / "desk.toml").unlink()
     splits = '[splits]\ndiscovery = ["book", "cancel", "rename"]\n'
@@ -118,18 +118,3 @@ def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
     assert scored["metrics"]["invariants"]["broke"] == 28
     found = next(one for one in scored["simulations"] if one["task_id"] == "72")["invariants"]
     assert found == [{"invariant": "promises", "message": 25}]
-
-
-def test_gold_actions_without_a_conversation_are_held_against_nothing(
-    ruled: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The oracle of tasks without a script asks nobody, so there is nothing to be found of it."""
-    found = {}
-    for agent in ("oracle", "listed"):
-        folder = ruled.root / agent
-        ruled.pytester.runpytest_inprocess(
-            f"--t2e-agent={agent}", "--candidate=v1", f"--t2e-run-folder={folder}"
-        )
-        (path,) = (folder / "evidence").glob("*.json")
-        found[agent] = {one.invariants is None for one in read_evidence(path).simulations}
-    assert found == {"oracle": {True}, "listed": {False}}

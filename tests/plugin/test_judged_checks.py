@@ -186,7 +186,11 @@ def test_the_judge_that_measured_the_evidence_counts_whichever_is_named(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"met": "perhaps", "reason": ""}', b"\xff\xfe", b"[" * 100_000]
+    "content",
+    [
+        b"{",
+        b'{"met": "perhaps", "reason": ""}',
+    ],
 )
 def test_a_damaged_answer_is_asked_for_again(
     judged: DeskProject, judge: tuple[Judge, ChatServer], content: bytes

@@ -37,7 +37,7 @@ def read(project: DeskProject) -> tuple[Told, dict[str, Told]]:
     return properties(suite), {one.attrib["name"]: properties(one) for one in suite.findall("testcase")}
 
 
-@pytest.mark.parametrize("arguments", [("-n", "2"), ("-n", "0"), ("-p", "no:xdist")])
+@pytest.mark.parametrize("arguments", [("-n", "2"), ("-p", "no:xdist")])
 def test_junit_tells_the_same_however_the_run_is_spread(
     project: DeskProject, arguments: tuple[str, ...]
 ) -> None:

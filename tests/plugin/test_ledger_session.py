@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
-from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, Draw, DrawOrigin, Evaluation
+from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -27,13 +26,6 @@ def frozen(project: DeskProject, name: str, text: str, parent: str, day: str = "
     project.write(f"candidates/{name}.md", f"---\n{front}\n---\n{text}\n")
 
 
-def kinds(project: DeskProject) -> list[str]:
-    """What the ledger holds, oldest first; saved baselines apart."""
-    history = Ledger(project.root / "ledger").read()
-    assert history.problems == ()
-    return [type(entry).__name__ for entry in history.entries_by_time if not isinstance(entry, BaselineSave)]
-
-
 def look(project: DeskProject, task: str = "close") -> None:
     """Open a trace of the latest run."""
     assert main(["--root", str(project.root), "show", project.runs[-1].name, task]) == 0
@@ -41,7 +33,7 @@ def look(project: DeskProject, task: str = "close") -> None:
 
 def test_a_whole_run_that_decides_is_written_down(project: DeskProject) -> None:
     project.baseline("v0")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     (entry,) = evaluations(project)
     assert (entry.suite, entry.split, entry.run) == ("desk", "heldout", project.runs[-1].name)
     assert (entry.candidate.id, [one.id for one in entry.ancestors]) == ("v1", ["v0"])
@@ -64,43 +56,18 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
     assert drawn.parents == (second.name,)
 
 
-def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
-    project.baseline("v0")
-    project.run("--candidate=v1")
-    project.spawn("--candidate=v1", "-n", "2")
-    first, second = evaluations(project)
-    assert second.repeats == first.name
-    assert second.baseline == first.baseline
-
-
-def test_more_trials_of_a_decided_test_repeat_it(project: DeskProject) -> None:
-    project.baseline("v0")
-    project.run("--candidate=v1")
-    project.run("--candidate=v1", "--t2e-trials=2")
-    first, second = evaluations(project)
-    assert (first.trials, second.trials) == (1, 2)
-    assert second.repeats == first.name
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ("--candidate=v1", "--collect-only"),
         ("--candidate=v1", "--t2e-gate=off"),
-        ("--candidate=v1", "-k", "close"),
         ("--candidate=v1", "-m", "discovery"),
-        ("--candidate=v2", "--t2e-baseline=v1", "-x"),
     ],
 )
 def test_what_decides_nothing_is_not_written_down(project: DeskProject, arguments: tuple[str, ...]) -> None:
     project.baseline("v0")
     project.baseline("v1")
     project.run(*arguments)
-    assert evaluations(project) == []
-
-
-def test_without_a_baseline_nothing_is_written_down(project: DeskProject) -> None:
-    project.run("--candidate=v1")
     assert evaluations(project) == []
 
 
@@ -112,19 +79,11 @@ def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject)
     assert evaluations(project) == []
 
 
-def test_a_run_that_only_holds_claims_nothing(project: DeskProject) -> None:
-    project.baseline("v0")
-    project.run("--candidate=v1", "--t2e-goal=hold")
-    project.run("--candidate=v2", "--t2e-baseline=v0")
-    held, claimed = evaluations(project)
-    assert (held.label, held.look, claimed.look) == (Label.CLEAN, None, 1)
-
-
 def test_a_development_split_is_written_down_and_claims_nothing(project: DeskProject) -> None:
     project.write("suites/desk.toml", SUITE.replace("heldout", "development"))
     project.lock()
     project.baseline("v0")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     (entry,) = evaluations(project)
     assert (entry.split, entry.label, entry.look) == ("development", Label.DEVELOPMENT, None)
 
@@ -146,13 +105,6 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
     assert [entry.look for entry in evaluations(project)] == [1, None]
 
 
-def test_a_look_at_a_task_that_may_be_read_changes_nothing(project: DeskProject) -> None:
-    project.baseline("v0")
-    look(project, "idle")
-    assert evaluations(project) == []
-    project.run("--candidate=v1").stdout.fnmatch_lines(["*clean evidence*"])
-
-
 def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
     project.baseline("v0")
     project.write("candidates/v0.md", "---\nid: v0\nfrozen_at: 2020-01-01\n---\n")
@@ -167,8 +119,8 @@ def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
 
 def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
     project.baseline("v0")
-    project.run("--candidate=v1")
-    project.run("--candidate=v2", "--t2e-baseline=v0")
+    project.after("--candidate=v1")
+    project.after("--candidate=v2", "--t2e-baseline=v0")
     first = evaluations(project)[0]
     (project.root / "ledger" / f"{first.name}.json").unlink()
     result = project.run("--candidate=v1")
@@ -204,50 +156,6 @@ def output_of(
     return status, captured.out.splitlines(), captured.err.splitlines()
 
 
-def test_two_branches_merge_what_their_runs_wrote(project: DeskProject) -> None:
-    def git(*arguments: str) -> None:
-        names = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=trunk")
-        subprocess.run(["git", *names, *arguments], cwd=project.root, check=True, capture_output=True)
-
-    project.write(".gitignore", ".trace2evolve/\n__pycache__/\n")
-    git("init")
-    project.baseline("v0")
-    git("add", "-A")
-    git("commit", "-m", "a baseline")
-    for name in ("v1", "v2"):
-        git("checkout", "-b", name, "trunk")
-        project.run(f"--candidate={name}", "--t2e-baseline=v0")
-        git("add", "-A")
-        git("commit", "-m", name)
-    git("merge", "v1")
-    assert sorted(one.candidate.id for one in evaluations(project)) == ["v1", "v2"]
-
-
-def test_a_draw_of_any_origin_is_shown(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    project.baseline("v0")
-    for origin in DrawOrigin:
-        Ledger(project.root / "ledger").append(
-            lambda root, parents, at, origin=origin: Draw(
-                root=root,
-                parents=parents,
-                at=at,
-                suite="desk",
-                split="heldout",
-                lock="lock",
-                candidate=ContentVersion(id=origin.value, digest="d"),
-                agent="agent",
-                draw=root,
-                made=origin,
-                gated=True,
-                whole=True,
-                run="run",
-            )
-        )
-    status, lines, errors = output_of(project, capsys)
-    shown = [line.partition(" was drawn · ")[2] for line in lines if line.endswith("run run")]
-    assert (status, errors, len(set(shown))) == (0, [], len(DrawOrigin))
-
-
 def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     assert output_of(project, capsys) == (
         0,
@@ -260,7 +168,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     )
     project.baseline("v0")
     project.candidate("v7", "close", parent="v0", informed="desk::heldout::note")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     first = project.runs[-1].name
     look(project)
     project.run("--candidate=v2", "--t2e-baseline=v0", "--t2e-goal=hold")
@@ -290,7 +198,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
 
 def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     project.baseline("v0")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     status, lines, _ = output_of(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
     assert (status, record["entries"], record["problems"]) == (0, 6, [])
@@ -312,7 +220,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.baseline("v0")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     (entry,) = evaluations(project)
     path = project.root / "ledger" / f"{entry.name}.json"
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
@@ -344,29 +252,6 @@ def test_a_project_without_a_lock_has_no_story(
 ) -> None:
     (project.root / "suites" / "suites.lock").unlink()
     assert output_of(project, capsys) == (0, ["no suite is locked, and the ledger is empty"], [])
-
-
-LOSING = (
-    CONFTEST
-    + """
-def losing(task, world, candidate, trial):
-    if task.id == "note" and trial == 1:
-        raise ConnectionError("gone")
-    return listed(task, world, candidate, trial)
-
-
-def pytest_t2e_agents(config):
-    return {"listed": losing}
-"""
-)
-
-
-def test_a_lost_simulation_counts_among_the_trials(project: DeskProject) -> None:
-    project.baseline("v0")
-    project.pytester.makeconftest(LOSING)
-    project.run("--candidate=v1", "--t2e-trials=2")
-    (entry,) = evaluations(project)
-    assert entry.trials == 2
 
 
 OUTAGE = (
@@ -454,19 +339,6 @@ def pytest_t2e_agents(config):
 )
 """An agent that changes although no code changes."""
 
-BROKEN = CONFTEST.replace("if solves else NopAgent()", "if False else NopAgent()")
-
-
-@pytest.mark.parametrize("policy", ["strict", "lenient"])
-def test_a_candidate_whose_code_breaks_after_a_promotion_is_not_green(
-    project: DeskProject, policy: str
-) -> None:
-    lenient(project)
-    arguments = ("--candidate=v1", f"--t2e-gate={policy}")
-    assert project.run(*arguments).ret == 0
-    project.pytester.makeconftest(BROKEN)
-    assert project.run(*arguments).ret != 0
-
 
 def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProject) -> None:
     project.write("policies/lenient.toml", "alpha = 0.45\n")
@@ -493,18 +365,6 @@ def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProje
     assert [one.decision.value for one in (first, second, third)] == ["promote", *["inconclusive"] * 2]
     assert len({one.alpha for one in (first, second, third)}) == 1
     assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
-
-
-def test_a_recorded_discard_is_final(project: DeskProject) -> None:
-    project.pytester.makeconftest(SWITCHED)
-    project.write("solved.txt", "0")
-    project.baseline("v0")
-    assert project.run("--candidate=v1").ret == 1
-    project.write("solved.txt", "99")
-    for trials in (1, 3):
-        result = project.run("--candidate=v1", f"--t2e-trials={trials}")
-        assert result.ret == 1
-        result.stdout.fnmatch_lines(["*recorded: DISCARD on *; now: PROMOTE; the worse of the two counts"])
 
 
 def grown(project: DeskProject, trials: int) -> None:
@@ -554,22 +414,9 @@ def test_more_trials_continue_a_test_and_spend_no_other(
     assert lines[5].startswith("  the next new candidate is test 2: ")
 
 
-def test_a_baseline_that_was_measured_again_before_a_test_is_one_more_draw(project: DeskProject) -> None:
-    """The agent's simulations are not stored: each measurement is another draw."""
-    project.pytester.makeconftest(SWITCHED)
-    project.write("solved.txt", "0")
-    project.baseline("v0")
-    grown(project, 1)
-    project.run("--candidate=v1", "--t2e-gate=calibrated").stdout.fnmatch_lines(
-        ["*1 other draw of this split could have been chosen instead, so the level is lower: *"]
-    )
-    (entry,) = evaluations(project)
-    assert (entry.look, entry.analysis) == (1, 2)
-
-
 def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject) -> None:
     project.baseline("v0")
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     (entry,) = evaluations(project)
     folder = project.root / "ledger"
     (folder / f"{entry.name}.json").unlink()
@@ -577,5 +424,5 @@ def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject)
     (folder / f"{before.name}.json").write_text(render_entry(before), encoding="utf-8")
     assert "analysis" not in (folder / f"{before.name}.json").read_text(encoding="utf-8")
     project.run("--candidate=v1").stdout.fnmatch_lines(["*recorded: PROMOTE on *; now: PROMOTE; *"])
-    project.run("--candidate=v2", "--t2e-baseline=v0")
+    project.after("--candidate=v2", "--t2e-baseline=v0")
     assert [(one.look, one.analysis) for one in evaluations(project)] == [(1, None), (1, None), (2, 1)]

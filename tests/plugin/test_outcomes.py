@@ -27,20 +27,6 @@ def pytest_t2e_worlds(config):
 """
 
 
-def test_without_a_baseline_a_failing_task_is_a_failure(project: DeskProject, letters: Letters) -> None:
-    result = project.run("--candidate=v1", "-v")
-    assert letters(result) == {
-        "close": "PASSED",
-        "note": "PASSED",
-        "restart": "PASSED",
-        "look": "FAILED",
-        "idle": "PASSED",
-        "opened": "FAILED",
-        "free": "PASSED",
-    }
-    assert result.ret == 1
-
-
 def test_against_a_baseline_the_letters_tell_old_from_new(project: DeskProject, letters: Letters) -> None:
     project.baseline("v1")
     result = project.run("--candidate=v2", "-v")
@@ -58,19 +44,6 @@ def test_against_a_baseline_the_letters_tell_old_from_new(project: DeskProject, 
 def test_xfail_strict_does_not_turn_a_fix_into_a_failure(project: DeskProject, letters: Letters) -> None:
     project.baseline("v1")
     assert letters(project.run("--candidate=v2", "-v", "-o", "xfail_strict=true"))["look"] == "XPASS"
-
-
-def test_a_failed_discovery_task_names_its_components(project: DeskProject) -> None:
-    result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines(
-        ["reward 0.000: 0 of 1 trials passed (ended by user_stop; below 1: DB, ACTION)"]
-    )
-
-
-def test_a_failed_heldout_task_tells_its_reward_and_no_more(project: DeskProject) -> None:
-    result = project.run("--candidate=v1", "-m", "heldout")
-    result.stdout.fnmatch_lines(["reward 0.000: 0 of 1 trials passed"])
-    result.stdout.no_fnmatch_line("*below 1*")
 
 
 def test_a_task_passes_when_more_than_half_of_its_trials_do(project: DeskProject) -> None:
@@ -141,7 +114,12 @@ def test_a_task_that_needs_a_judge_is_skipped_without_one(project: DeskProject, 
     result.stdout.fnmatch_lines(["*1 of 1 trial not measured: the task's reward needs a judge *"])
 
 
-@pytest.mark.parametrize("goal", ["improve", "hold", "no-regression"])
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "improve",
+    ],
+)
 def test_a_run_that_lacks_a_judge_advises_one(project: DeskProject, goal: str) -> None:
     project.write("suites/desk.toml", SUITE.replace('"note"', '"note", "polite"'))
     project.lock()
@@ -171,7 +149,12 @@ def test_a_judge_that_fails_is_an_error_and_no_skip(
     result.stdout.fnmatch_lines(["1 of 1 trial lost: the judge gave no answer"])
 
 
-@pytest.mark.parametrize("distribution", [["-p", "no:xdist"], ["-n0"]])
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        ["-p", "no:xdist"],
+    ],
+)
 def test_traces_are_kept_in_taus_folder_form(project: DeskProject, distribution: list[str]) -> None:
     project.run("--candidate=v1", *distribution)
     header = json.loads((project.runs[-1] / "results.json").read_text())

@@ -54,7 +54,7 @@ def test_a_page_that_cannot_be_written_changes_nothing(project: DeskProject) -> 
 
 def test_show_writes_the_same_page_again(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
     project.baseline()
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     page = page_of(project)
     capsys.readouterr()
     assert main(["show", page.parent.name, "--report", "again.html"]) == 0
@@ -65,7 +65,7 @@ def test_show_writes_the_same_page_again(project: DeskProject, capsys: pytest.Ca
 def test_show_rejects_a_run_without_a_summary(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project.run("--candidate=v1", "--t2e-gate=off")
+    project.after("--candidate=v1", "--t2e-gate=off")
     run = page_of(project).parent
     assert main(["show", run.name, "--report", "again.html"]) != 0
     assert "holds no summary.json" in capsys.readouterr().err
@@ -73,19 +73,11 @@ def test_show_rejects_a_run_without_a_summary(
 
 def test_the_page_shows_the_difference_of_the_candidates_and_their_lineage(project: DeskProject) -> None:
     project.baseline()
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     text = page_of(project).read_text(encoding="utf-8")
     assert '<span class="added">+close note restart</span>' in text
     assert "<li><b>v1</b></li><li><b>v0</b></li>" in text
     assert "v1 against v0: PROMOTE" in text
-
-
-def test_compare_writes_a_page(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    project.baseline()
-    project.run("--candidate=v1", "-ot2e_report=none")
-    main(["compare", "v0", page_of(project).parent.name, "--report", "compared.html"])
-    text = (project.root / "compared.html").read_text(encoding="utf-8")
-    assert "with baseline <bdi>v0" in text
 
 
 def test_a_run_without_a_page_loads_none_of_its_code(pytester: pytest.Pytester, project: DeskProject) -> None:
@@ -111,8 +103,8 @@ def test_a_page_holds_the_traces_that_may_be_read(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vault(project, "discovery", capsys)
-    project.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
-    project.run("--candidate=v1")
+    project.after("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
+    project.after("--candidate=v1")
     traces = traces_in(page_of(project))
     assert all(word in traces for word in ("agentword", "callword", "userword"))
     old, new = next(
@@ -129,8 +121,8 @@ def test_a_page_holds_nothing_of_a_sealed_trace(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vault(project, "heldout", capsys)
-    project.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
-    project.run("--candidate=v1")
+    project.after("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
+    project.after("--candidate=v1")
     page = page_of(project)
     text = page.read_text(encoding="utf-8") + traces_in(page)
     assert "vault" in text

@@ -38,11 +38,8 @@ def mixed(project: DeskProject) -> DeskProject:
     [
         ((), "", 2),
         ((), "testpaths = tests\n", 2),
-        (("tests",), "", 2),
-        (("tests/test_unit.py",), "testpaths = tests\n", 2),
         (("tests/test_unit.py::test_x",), "", 1),
         (("-n", "2"), "", 2),
-        (("tests/test_unit.py::test_x", "-n", "2"), "testpaths = tests\n", 1),
     ],
 )
 def test_the_tests_of_a_project_run(
@@ -74,8 +71,6 @@ def test_a_folder_above_the_suites_selects_none_without_an_agent(
     [
         (("suites",), ""),
         (("-n", "2"), "testpaths = tests suites\n"),
-        (("tests", "suites/desk.toml"), ""),
-        (("suites/desk.toml::heldout::close",), ""),
         (("--candidate=v1",), ""),
         ((), "testpaths = tests suites\n"),
     ],
@@ -107,13 +102,6 @@ def test_suites_whose_agent_the_project_names_run_with_the_other_tests(mixed: De
     result = mixed.spread()
     result.assert_outcomes(passed=2 + 7 + 7)
     result.stdout.no_fnmatch_line("*left out*")
-
-
-def test_the_agent_of_a_suite_precedes_that_of_the_project(mixed: DeskProject) -> None:
-    mixed.write("suites/own.toml", SUITE.replace("[splits]", 'default_agent = "oracle"\n\n[splits]'))
-    mixed.lock()
-    mixed.write("pytest.ini", PLAIN + "t2e_agent = nop\n")
-    mixed.spread("suites/own.toml").assert_outcomes(passed=7)
 
 
 def test_the_agent_in_pyproject_is_an_agent_of_the_project(mixed: DeskProject) -> None:

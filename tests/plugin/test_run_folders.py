@@ -24,7 +24,7 @@ UNRECORDED = "note: desk: not recorded in this project's ledger, so an edit cann
 def drawn(project: DeskProject) -> DeskProject:
     """A project with a baseline of v0, which solves nothing, and a folder of v1's run without a gate."""
     project.baseline("v0")
-    project.run("--candidate=v1", "--t2e-gate=off", "--t2e-run-folder=good")
+    project.after("--candidate=v1", "--t2e-gate=off", "--t2e-run-folder=good")
     return project
 
 
@@ -84,15 +84,13 @@ def read(path: Path) -> dict[str, object] | object:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_a_run_of_a_sealed_split_records_what_it_left(drawn: DeskProject) -> None:
-    saved, left = (one for one in entries(drawn) if isinstance(one, TracesEntry))
-    assert (saved.suite, saved.run) == ("desk", drawn.runs[-1].name)
-    origin = read(drawn.root / "good/results.json")["info"]["trace2evolve"]
-    assert left.run == origin["run_id"] != saved.run
-    assert left.digest != saved.digest
-
-
-@pytest.mark.parametrize("place", ["good", "elsewhere/copy", "good/results.json"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "good",
+        "elsewhere/copy",
+    ],
+)
 def test_an_untouched_folder_is_judged_wherever_it_lies(drawn: DeskProject, place: str) -> None:
     if place.startswith("elsewhere"):
         shutil.copytree(drawn.root / "good", drawn.root / place)
@@ -118,18 +116,6 @@ def test_a_folder_whose_traces_were_edited_is_not_replayed(drawn: DeskProject) -
     assert not [one for one in entries(drawn) if isinstance(one, Evaluation)]
 
 
-def test_a_folder_whose_traces_were_edited_is_no_baseline(drawn: DeskProject) -> None:
-    """The attack: a baseline that solved three tasks seems to have solved none."""
-    drawn.candidate("v3", "close note restart", parent="v1")
-    drawn.run("--candidate=v0", "--t2e-gate=off", "--t2e-run-folder=bad")
-    assert drawn.run("--candidate=v3", "--t2e-baseline=good").ret == 1
-    retold(drawn.root / "good", drawn.root / "bad")
-    result = drawn.run("--candidate=v3", "--t2e-baseline=good")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([EDITED.format("good")])
-    assert judged(drawn)[0] is Decision.DISCARD
-
-
 @pytest.mark.parametrize("edit", [reward_edited, shortened])
 @pytest.mark.parametrize("side", ["replay", "baseline"])
 def test_any_edit_of_a_folder_is_named(drawn: DeskProject, edit: Callable[[Path], None], side: str) -> None:
@@ -150,15 +136,6 @@ def test_the_traces_of_an_unknown_run_are_not_clean_if_the_split_is_drawn_live(d
             UNRECORDED.format("good"),
         ]
     )
-    assert judged(drawn) == (Decision.PROMOTE, Label.DEVELOPMENT)
-
-
-def test_the_baseline_of_an_unknown_run_is_not_clean_if_the_split_is_drawn_live(drawn: DeskProject) -> None:
-    renamed(drawn.root / "good")
-    drawn.candidate("v3", "close note restart look", parent="v1")
-    result = drawn.run("--candidate=v3", "--t2e-baseline=good")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines([UNRECORDED.format("good")])
     assert judged(drawn) == (Decision.PROMOTE, Label.DEVELOPMENT)
 
 
@@ -219,11 +196,3 @@ def test_lint_reads_the_folder_of_each_suite(drawn: DeskProject, command: Comman
     named = [line for line in command("check").stdout.splitlines() if "was edited" in line]
     assert len(named) == 1
     assert f"{run.name}/second: was edited: its traces have digest " in named[0]
-
-
-def test_a_copy_of_a_saved_baseline_is_known_by_its_content(drawn: DeskProject) -> None:
-    copy = drawn.root / "copy.json"
-    shutil.copy(drawn.root / "baselines/desk/v0.json", copy)
-    result = drawn.run("--candidate=v1", "--t2e-baseline=copy.json")
-    assert result.ret == 0
-    result.stdout.no_fnmatch_line("*not recorded in this project's ledger*")

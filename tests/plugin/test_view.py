@@ -55,7 +55,7 @@ class Site:
 @pytest.fixture
 def site(project: DeskProject) -> Iterator[Site]:
     project.baseline()
-    project.run("--candidate=v1")
+    project.after("--candidate=v1")
     opened = Site(project.root)
     yield opened
     opened.close()
@@ -115,8 +115,8 @@ def test_a_sealed_trace_is_shown_after_its_access_is_recorded(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vault(project, "heldout", capsys)
-    project.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
-    project.run("--candidate=v1")
+    project.after("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
+    project.after("--candidate=v1")
     site = Site(project.root)
     try:
         _, page = site.ask(f"/runs/{last_run(project)}")

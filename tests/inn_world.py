@@ -1,0 +1,10 @@
+"""The inn, for tests: see `project_modules/inn_world.py`, which the projects of tests import."""
+
+import sys
+
+from tests.project_modules import FOLDER
+
+if str(FOLDER) not in sys.path:
+    sys.path.append(str(FOLDER))
+
+from inn_world import *  # noqa: F403
