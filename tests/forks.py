@@ -29,6 +29,7 @@ import pytest
 
 from tests.attack import zygote
 from tests.patience import HANG_SECONDS
+from tests.project_modules import FOLDER
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PRELOADED = {
@@ -140,7 +141,7 @@ class Forks:
                 env={
                     **os.environ,
                     **PASSIVE_THREAD_VARIABLES,
-                    "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)]),
+                    "PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT / "src", CHECKOUT, FOLDER))),
                 },
                 cwd=CHECKOUT,
                 stdin=subprocess.DEVNULL,
