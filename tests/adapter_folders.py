@@ -1,10 +1,12 @@
 """Adapters' folders as training leaves them, without training."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve.agents.probe import POOLED_LAYERS
 from pytest_trace2evolve.records.adapter import (
     MANIFEST_NAME,
     WEIGHTS_NAME,
@@ -12,9 +14,9 @@ from pytest_trace2evolve.records.adapter import (
     AdapterState,
     AdapterVerdict,
     RewardChange,
-    Skill,
 )
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.serving.folder import folder_digest
 
 
 def write_adapter(
@@ -47,7 +49,6 @@ def write_adapter(
         base_digest=base,
         environments=dict.fromkeys(capabilities or [name], "e"),
         informed_by=("desk::discovery",),
-        skill=Skill(name=name, description=f"What {name} is.", example=f"Please {name}."),
         seed=1,
         recipe={},
         steps=1,
@@ -63,3 +64,22 @@ def write_adapter(
         manifest = manifest.model_copy(update={"verdict": verdict})
     (path / MANIFEST_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
     return path
+
+
+def write_router(
+    path: Path,
+    base: Path,
+    chosen: str,
+    labels: Sequence[str] = ("one", "two", "none"),
+    base_digest: str | None = None,
+) -> None:
+    """A router's file for a base, which chooses one label whatever it reads."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    width = json.loads((base / "config.json").read_text())["hidden_size"]
+    matrix = np.zeros((len(POOLED_LAYERS) * 3 * width + 1, len(labels)), dtype=np.float32)
+    matrix[-1, labels.index(chosen)] = 1
+    digest = base_digest or folder_digest(base)
+    path.parent.mkdir(exist_ok=True)
+    save_file({"probe": matrix}, path, metadata={"labels": json.dumps(labels), "base_digest": digest})

@@ -12,7 +12,7 @@ from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.serving.process import serve_locally
+from pytest_trace2evolve.training.heldout import serve_locally
 from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.plots import draw_picture
 from pytest_trace2evolve.worlds.support.world import SupportWorld

@@ -1,113 +1,100 @@
-"""Routing by letters: no place, no letter and no length is preferred; who prefers nothing chooses none."""
+"""Routing: an adapter answers if the router is sure of it, and the router is asked at each customer turn."""
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.agents.router import (
-    LETTERS,
-    LabelOrder,
-    average_answers,
-    label_orders,
-    question_messages,
-)
-from pytest_trace2evolve.records.adapter import NO_CAPABILITY, Routing, Skill
+from pytest_trace2evolve.agents.router import MIN_MARGIN, RoutedAgent, choose_adapter
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY
+from pytest_trace2evolve.records.message import Message
 
-NAMES = st.lists(st.from_regex(r"[a-z]{3,8}", fullmatch=True), min_size=1, max_size=7, unique=True).filter(
-    lambda names: NO_CAPABILITY not in names
-)
-LOGPROBS = st.floats(-30, 0)
+READING, ADDING = "reading_first", "adding_up"
+OWNERS = {"reads": READING, "checks": READING, "adds": ADDING}
 
 
-def asked(names: list[str], answers: Callable[[LabelOrder], Mapping[str, float]], seed: int = 0) -> Routing:
-    return average_answers([(order, answers(order)) for order in label_orders(names, seed)])
+def logprobs(**shares: float) -> dict[str, float]:
+    return {label: math.log(share) for label, share in shares.items()}
 
 
-@given(names=NAMES, seed=st.integers(0, 99))
-def test_each_label_stands_once_at_each_place(names: list[str], seed: int) -> None:
-    orders = label_orders(names, seed)
-    assert len(orders) == len(names) + 1
-    for place in range(len(orders)):
-        assert {order[place] for order in orders} == {*names, NO_CAPABILITY}
-    assert label_orders(names[::-1], seed) == orders, "the order in which capabilities are given says nothing"
-
-
-@given(names=NAMES, seed=st.integers(0, 99), data=st.data())
-def test_a_model_that_likes_places_or_letters_chooses_none(
-    names: list[str], seed: int, data: st.DataObject
-) -> None:
-    liked = {letter: data.draw(LOGPROBS) for letter in LETTERS[: len(names) + 1]}
-    found = asked(names, lambda order: liked, seed)
-    assert found.chosen == NO_CAPABILITY
-    assert found.shares == pytest.approx(dict.fromkeys([*names, NO_CAPABILITY], 1 / (len(names) + 1)))
-
-
-@given(names=NAMES, seed=st.integers(0, 99), data=st.data())
-def test_what_a_model_knows_wins_over_what_it_likes(names: list[str], seed: int, data: st.DataObject) -> None:
-    """Likings of places are added to what is known of labels: only the second decides."""
-    liked = [data.draw(st.floats(-3, 0)) for _ in range(len(names) + 1)]
-    known = data.draw(st.sampled_from([*names, NO_CAPABILITY]))
-
-    def answers(order: LabelOrder) -> dict[str, float]:
-        return {
-            LETTERS[place]: liked[place] + (4.0 if label == known else 0.0)
-            for place, label in enumerate(order)
+@given(st.lists(st.floats(0.001, 1), min_size=5, max_size=5))
+def test_shares_are_those_of_the_labels_of_an_adapter(weights: list[float]) -> None:
+    shares = dict(zip(("reads", "checks", "adds", "unknown", NO_CAPABILITY), weights, strict=True))
+    found = choose_adapter(logprobs(**shares), OWNERS)
+    total = sum(weights)
+    assert found.shares == pytest.approx(
+        {
+            READING: (shares["reads"] + shares["checks"]) / total,
+            ADDING: shares["adds"] / total,
+            NO_CAPABILITY: (shares["unknown"] + shares[NO_CAPABILITY]) / total,
         }
-
-    found = asked(names, answers, seed)
-    assert found.chosen == known
-    assert sum(found.shares.values()) == pytest.approx(1)
-    assert found.silent == 0
-
-
-def test_a_letter_is_the_same_letter_in_whatever_token() -> None:
-    order = ("a_skill", NO_CAPABILITY)
-    whole = average_answers([(order, {"A": math.log(0.3), "B": math.log(0.1)})])
-    parts = average_answers(
-        [(order, {" A": math.log(0.1), "a": math.log(0.1), "A)": math.log(0.1), "B": math.log(0.1)})]
     )
-    assert whole.shares == pytest.approx({"a_skill": 0.75, NO_CAPABILITY: 0.25})
-    assert parts.shares == pytest.approx(whole.shares)
-
-
-def test_a_letter_that_is_not_told_is_as_unlikely_as_the_least_that_is() -> None:
-    found = average_answers([(("a_skill", NO_CAPABILITY), {"A": math.log(0.6), "The": math.log(0.2)})])
-    assert found.shares == pytest.approx({"a_skill": 0.75, NO_CAPABILITY: 0.25})
-    assert found.chosen == "a_skill"
-
-
-def test_who_says_no_letter_at_all_is_counted_and_chooses_none() -> None:
-    found = average_answers([(("a_skill", NO_CAPABILITY), {"Hello": -0.1}), ((NO_CAPABILITY, "a_skill"), {})])
-    assert (found.chosen, found.silent) == (NO_CAPABILITY, 2)
-    assert found.shares == {"a_skill": 0.5, NO_CAPABILITY: 0.5}
-
-
-def test_a_question_holds_each_label_once_and_the_opening() -> None:
-    skills = [
-        Skill(name="reading_first", description="The record is read first.", example="Cancel #1."),
-        Skill(name="adding_up", description="Amounts are added up.", example="What do I pay in all?"),
-    ]
-    system, user = question_messages(
-        skills, ("adding_up", NO_CAPABILITY, "reading_first"), "I want my money back."
+    second, best = sorted(found.shares.values())[-2:]
+    assert found.chosen == NO_CAPABILITY or (
+        found.shares[found.chosen] == best and best - second >= MIN_MARGIN
     )
-    assert (
-        "A) Amounts are added up. For instance: What do I pay in all?\n"
-        "B) None of the others is needed.\n"
-        "C) The record is read first. For instance: Cancel #1."
-    ) in system["content"]
-    assert user["content"] == "Request: I want my money back.\n\nLetter:"
 
 
-@pytest.mark.parametrize("names", [["one", "one"], [NO_CAPABILITY], [f"name_{place}" for place in range(26)]])
-def test_what_cannot_be_lettered_is_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"labels; expected at most 26, all different"):
-        label_orders(names)
+@pytest.mark.parametrize(
+    ("shares", "chosen"),
+    [
+        ({"reads": 0.4, "checks": 0.2, "adds": 0.3, "none": 0.1}, READING),
+        ({"reads": 0.4, "adds": 0.2, "none": 0.4}, NO_CAPABILITY),
+        ({"reads": 0.45, "adds": 0.35, "none": 0.2}, NO_CAPABILITY),
+    ],
+)
+def test_a_router_that_is_not_sure_leaves_it_to_the_base(shares: dict[str, float], chosen: str) -> None:
+    assert choose_adapter(logprobs(**shares), OWNERS).chosen == chosen
 
 
-def test_orders_of_other_labels_are_refused() -> None:
-    for message in ([], [(("a_skill", NO_CAPABILITY), {}), (("another", NO_CAPABILITY), {})]):
-        with pytest.raises(ValueError, match="orders of the same labels"):
-            average_answers(message)
+def test_an_answer_without_labels_chooses_the_base() -> None:
+    assert choose_adapter({}, OWNERS).chosen == NO_CAPABILITY
+
+
+class Listener:
+    """A router that finds a capability in the last message it reads."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+
+    async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+        self.asked.append([message["content"] for message in messages])
+        last = self.asked[-1][-1]
+        label = "adds" if "sum" in last else "reads" if "cancel" in last else NO_CAPABILITY
+        return logprobs(**{label: 0.9, "checks": 0.1})
+
+
+class Named:
+    """An agent that says its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        return Message(role="assistant", content=self.name)
+
+
+def said(*texts: str) -> list[Message]:
+    return [Message(role="user", content=text) for text in texts]
+
+
+def test_the_router_reads_all_that_the_customer_said_at_each_turn() -> None:
+    router = Listener()
+    agents = {name: Named(name) for name in (READING, ADDING, NO_CAPABILITY)}
+    agent = RoutedAgent(router, OWNERS, agents)
+    assert asyncio.run(agent.respond([])).content == NO_CAPABILITY, "the agent speaks first"
+    opening = said("Please cancel it.")
+    first = asyncio.run(agent.respond(opening))
+    assert first.content == READING
+    assert first.model_dump()["routing"]["chosen"] == READING
+    looked_up = [*opening, Message(role="tool", content="7", id="1")]
+    second = asyncio.run(agent.respond(looked_up))
+    assert second.content == READING
+    assert "routing" not in second.model_dump(), "a tool's result is no turn of the customer"
+    third = asyncio.run(agent.respond([*looked_up, *said("And what is the sum?")]))
+    assert third.content == ADDING
+    assert router.asked == [["Please cancel it."], ["Please cancel it.", "And what is the sum?"]]

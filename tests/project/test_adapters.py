@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.errors import AdapterError, CandidateError
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates, read_candidate
@@ -22,7 +23,7 @@ def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
     (tmp_path / "pocket").mkdir()
     found = Adapters(tmp_path)
     assert list(found) == ["adding", "asking", "reading", "telling"]
-    assert [one.name for one in found.promoted_adapters()] == ["reading", "telling"]
+    assert [one.name for one in found.routed_adapters()] == ["reading", "telling"]
 
 
 def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tmp_path: Path) -> None:
@@ -36,9 +37,6 @@ def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tm
     assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading"]
     write_adapter(tmp_path, "reading_3", capabilities=["reading"], **promoted, promoted_on=4)
     assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading_3"]
-    skill = found["reading_3"].skill
-    assert skill is not None
-    assert (skill.name, skill.description) == ("reading_3", "What reading_3 is.")
 
 
 def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
@@ -115,6 +113,9 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
     assert known["v6+routed"].digest == one, "the last promoted for a capability stands for it"
     write_adapter(adapters.folder, "telling", state=AdapterState.PROMOTED)
     assert known["v6+routed"].digest != one
+    two = known["v6+routed"].digest
+    (adapters.folder / PROBE_FILE).write_bytes(b"a router")
+    assert known["v6+routed"].digest != two, "another router is another candidate"
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.serving.folder import folder_digest
-from tests.adapter_folders import write_adapter
+from tests.adapter_folders import write_adapter, write_router
 from tests.patience import HANG_SECONDS, gone, until
 from tests.plugin.conftest import DeskProject, project
 
@@ -197,6 +199,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
 
 @pytest.mark.usefixtures("forked_servers")
 def test_a_routed_candidate_chooses_among_promoted_adapters(adapted: DeskProject, models: Path) -> None:
+    write_router(adapted.root / "adapters" / PROBE_FILE, models / "base", "two")
     result = session(adapted, models, "--candidate=v0+routed", "--t2e-save-baseline=routed")
     assert result.ret in (0, 1), result.stdout.str()
     kept = origin(adapted, "routed")
@@ -206,11 +209,11 @@ def test_a_routed_candidate_chooses_among_promoted_adapters(adapted: DeskProject
     for path in adapted.runs[-1].glob("simulations/*.json"):
         messages = json.loads(path.read_text())["messages"]
         decided = [one["routing"] for one in messages if "routing" in one]
-        spoke = [one for one in messages if one["role"] == "assistant" and "usage" in one]
-        assert len(decided) == min(1, len(spoke)), "once a task"
+        said = [one for one, after in pairwise(messages) if one["role"] == "user" and "usage" in after]
+        assert len(decided) == len(said), "once for each message of the customer"
         for routing in decided:
             assert set(routing["shares"]) == {"one", "two", "none"}
-            assert routing["chosen"] in routing["shares"]
+            assert routing["chosen"] == "two"
             assert sum(routing["shares"].values()) == pytest.approx(1)
 
 
@@ -221,10 +224,9 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
         ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
         (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' uses an adapter, but this"),
         ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache stores the answers of one model, but"),
-        ([model, "--candidate=v0+one", "-ot2e_route=turn"], "t2e_route has no effect unless the candidate"),
         (
             ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],
-            "no promoted adapter in",
+            "router.safetensors: no such file; train it with: trace2evolve train-router --base",
         ),
     ):
         result = adapted.pytester.runpytest_inprocess(*arguments)

@@ -1,34 +1,20 @@
-"""Routing at an endpoint, in whole sessions: who is asked which adapter, and what cannot be routed."""
+"""Routing at an endpoint, in a whole session: the embedded model's router chooses the adapter."""
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.records.adapter import AdapterState
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.adapter_folders import write_adapter
+from pytest_trace2evolve.testing import ChatServer
+from pytest_trace2evolve.utils.resources import embedded_model
+from tests.adapter_folders import write_adapter, write_router
 from tests.plugin.conftest import DeskProject, letters, project
 from tests.session.test_live import SOLVED
 
 __all__ = ["letters", "project"]
-
-
-def routing(request: ChatRequest) -> bool:
-    return request.body.get("max_tokens") == 1
-
-
-def labelled(request: ChatRequest) -> str:
-    """The letter of the line of adapter `two`."""
-    [line] = [line for line in request.system.splitlines() if "What two is." in line]
-    return line[0]
-
-
-def script(request: ChatRequest) -> Reply:
-    if routing(request):
-        right = labelled(request)
-        return Reply(right, first_tokens={right: -0.1, "Z": -3.0})
-    return SOLVED(request)
 
 
 @pytest.fixture
@@ -41,28 +27,37 @@ def adapted(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> DeskProjec
     return project
 
 
-def session(project: DeskProject, server: ChatServer, *arguments: str) -> pytest.RunResult:
+def session(project: DeskProject, server: ChatServer) -> pytest.RunResult:
     return project.pytester.runpytest_inprocess(
-        "--t2e-model=base", f"--t2e-base-url={server.base_url}", "--candidate=v0+routed", *arguments
+        "--t2e-model=base", f"--t2e-base-url={server.base_url}", "--candidate=v0+routed"
     )
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_the_adapter_of_the_chosen_capability_answers(adapted: DeskProject) -> None:
-    with ChatServer(script) as server:
+    write_router(adapted.root / "adapters" / PROBE_FILE, embedded_model(), "two")
+    with ChatServer(SOLVED) as server:
         session(adapted, server).assert_outcomes(passed=7)
     found = [json.loads(path.read_text())["messages"] for path in adapted.runs[-1].glob("simulations/*.json")]
     chosen = Counter(one["routing"]["chosen"] for trace in found for one in trace if one.get("routing"))
-    assert chosen == {"two": 7}
-    asked = Counter(request["model"] for request in server.requests if request["max_tokens"] > 1)
-    assert set(asked) == {"base", "base+two"}, "the customer is the base, the agent the adapter"
-    assert sum(request["max_tokens"] == 1 for request in server.requests) == 7 * 3, "once for each label"
+    assert set(chosen) == {"two"}
+    assert chosen["two"] >= 7, "at each turn of the customer"
+    assert {request["model"] for request in server.requests} == {"base", "base+two"}
 
 
-def test_an_endpoint_without_log_probabilities_scores_nothing(adapted: DeskProject) -> None:
+def refused(result: pytest.RunResult, message: str) -> None:
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in result.stderr.str()
+
+
+def test_a_missing_or_stale_router_is_refused(adapted: DeskProject, tmp_path: Path) -> None:
+    path = adapted.root / "adapters" / PROBE_FILE
     with ChatServer(SOLVED) as server:
-        result = session(adapted, server)
-    assert result.ret != 0
-    assert (
-        "does not send log-probabilities, but routing needs those of the first token" in result.stdout.str()
-    )
-    assert "passed" not in result.parseoutcomes()
+        refused(session(adapted, server), f"{path}: no such file; train it with: trace2evolve train-router")
+        write_router(path, embedded_model(), "two", base_digest="0" * 32)
+        refused(session(adapted, server), f"{path}: was trained on a different base than {embedded_model()}")
+        write_router(path, embedded_model(), "three", labels=("three", "none"))
+        refused(
+            session(adapted, server), "of this run for a capability of the router; promoted: one (of 'base')"
+        )
+    assert not server.requests

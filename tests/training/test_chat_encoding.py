@@ -20,9 +20,9 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, script_of
 from pytest_trace2evolve.serving.chat_format import ChatFormat
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
+from pytest_trace2evolve.serving.loading import load_tokenizer
 from pytest_trace2evolve.serving.request import ChatRequest
-from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+from pytest_trace2evolve.training.chat_encoding import ChatEncoder, read_end_tokens
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.training.toy import PROMPT, SCHEMAS
 

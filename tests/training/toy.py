@@ -75,8 +75,8 @@ def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[
 def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: Any) -> Any:
     """A training of the tiny model in the toy environment."""
     from pytest_trace2evolve.serving.folder import read_model
-    from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
-    from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+    from pytest_trace2evolve.serving.loading import load_tokenizer
+    from pytest_trace2evolve.training.chat_encoding import ChatEncoder, read_end_tokens
     from pytest_trace2evolve.training.grpo import TrainingPlan
     from pytest_trace2evolve.training.recipe import Recipe
 

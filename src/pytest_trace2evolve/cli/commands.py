@@ -9,9 +9,9 @@ from pytest_trace2evolve.cli.import_commands import IMPORT, REVIEW
 from pytest_trace2evolve.cli.improve_commands import (
     CAPABILITIES,
     ENVIRONMENT,
-    EVAL_ROUTER,
     IMPROVE,
     TRAIN,
+    TRAIN_ROUTER,
 )
 from pytest_trace2evolve.cli.parser import (
     DRY_RUN_OPTION,
@@ -462,7 +462,10 @@ SERVE = Command(
     (
         path_option("model", "MODEL", "folder with configuration, weights and tokenizer"),
         text_option(
-            "--adapter", "NAME=PATH", "a LoRA adapter, requested as model NAME (repeatable)", action="append"
+            "--adapter",
+            "NAME=PATH",
+            "a LoRA adapter, or a router's file, requested as model NAME (repeatable)",
+            action="append",
         ),
         text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
         integer_option("--port", "N", "port to listen on (default: a free port)", default=0),
@@ -534,7 +537,7 @@ TOOLSANDBOX = Command(
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
     "evidence": (RUNS, SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
-    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER),
+    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, TRAIN_ROUTER),
     "serve": (SERVE, DOCTOR),
 }
 """All commands by group, in the order of the help."""

@@ -1,4 +1,4 @@
-"""Commands that learn from failures: improve, capabilities, train and eval-router."""
+"""Commands that learn from failures: improve, capabilities, train and train-router."""
 
 import argparse
 import contextlib
@@ -190,27 +190,27 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
         print(heldout_text(spec.capabilities, result.before, result.after))
 
 
-def eval_router(options: argparse.Namespace) -> int:
-    """Print the router's accuracy on held-out content."""
-    from pytest_trace2evolve.improve.routing import (
-        OPENINGS_PER_LABEL,
-        make_openings,
-        make_router_table,
-        route_locally,
-    )
+def train_router(options: argparse.Namespace) -> int:
+    """Train the router, write its file, and print its accuracy on held-out openings."""
+    from pytest_trace2evolve.agents.probe import PROBE_FILE, write_probe
+    from pytest_trace2evolve.improve.routing import HELD_OUT_OPENINGS, TRAINING_OPENINGS, train_router
     from pytest_trace2evolve.report.improvement import routing_json, routing_text
-    from pytest_trace2evolve.serving.folder import read_model
+    from pytest_trace2evolve.serving.folder import folder_digest, read_model
+    from pytest_trace2evolve.utils.optional import require
     from pytest_trace2evolve.utils.resources import embedded_model
 
     base = read_model(options.base or embedded_model())
+    require("torch", extra="local")
     project = nearest_project(options)
+    held_out = options.openings or HELD_OUT_OPENINGS
     with contextlib.closing(environments_of(project)) as environments:
-        table = make_router_table(environments, options.capability, project, base)
-        openings = make_openings(environments, table, options.openings or OPENINGS_PER_LABEL)
-        with progress_bar("routing", len(openings)) as update:
-            evaluation = route_locally(base, table, openings, on_progress=update)
-    names = [row.name for row in table]
-    print(routing_json(evaluation, names) if options.json else routing_text(evaluation, base.name), end="")
+        count = (TRAINING_OPENINGS + held_out) * (len(environments.names) + 1)
+        with progress_bar("reading", count) as update:
+            matrix, confusion = train_router(base, environments, held_out, on_progress=update)
+    path = (Path.cwd() if project is None else project.root) / "adapters" / PROBE_FILE
+    write_probe(path, matrix, confusion.labels, folder_digest(base.path))
+    print(f"{path}: trained on {base.name}", file=sys.stderr)
+    print(routing_json(confusion) if options.json else routing_text(confusion), end="")
     return 0
 
 

@@ -161,21 +161,12 @@ TRAIN = Command(
     defaults={"resumable": True, "heldout_rollouts": 4},
 )
 
-EVAL_ROUTER = Command(
-    "eval-router",
-    "measure the router against oracle labels on held-out content",
-    ("trace2evolve eval-router", "trace2evolve eval-router precondition_verification"),
-    "improve:eval_router",
-    (
-        text_option(
-            "capability",
-            "NAME",
-            "capabilities to choose from (default: those of the promoted adapters of the base model)",
-            nargs="*",
-        ),
-        BASE_MODEL_OPTION,
-        JSON_OPTION,
-    ),
+TRAIN_ROUTER = Command(
+    "train-router",
+    "train the router of ID+routed candidates, and measure it on held-out openings",
+    ("trace2evolve train-router", "trace2evolve train-router --base ./models/qwen3-0.6b"),
+    "improve:train_router",
+    (BASE_MODEL_OPTION, JSON_OPTION),
     keys=("openings",),
 )
 

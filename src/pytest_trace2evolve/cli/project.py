@@ -282,14 +282,17 @@ def show_cases(options: argparse.Namespace) -> int:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve a model folder as an OpenAI-compatible endpoint."""
-    from pytest_trace2evolve.serving.folder import check_name, read_adapter, read_model
+    from pytest_trace2evolve.agents.probe import read_probe
+    from pytest_trace2evolve.serving.folder import check_name, folder_digest, read_adapter, read_model
     from pytest_trace2evolve.serving.server import ServerSettings, serve
 
     folder = read_model(options.model)
-    adapters = [read_adapter(name, path, folder) for name, path in _parse_adapter_paths(options.adapter)]
+    paths = _parse_adapter_paths(options.adapter)
+    routers = [(name, path) for name, path in paths if path.suffix == ".safetensors"]
+    adapters = [read_adapter(name, path, folder) for name, path in paths if (name, path) not in routers]
     name = options.served_model_name or folder.name
     check_name("model", name)
-    if name in [adapter.name for adapter in adapters]:
+    if name in dict(paths):
         raise ConfigError(f"t2e_served_model_name {name}: an adapter has that name too")
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: must be between 0 and 65535")
@@ -297,6 +300,7 @@ def serve(options: argparse.Namespace) -> int:
         ServerSettings(
             folder=folder,
             adapters=adapters,
+            routers=[read_probe(*router, folder.path, folder_digest(folder.path)) for router in routers],
             name=name,
             host=options.host,
             port=options.port,

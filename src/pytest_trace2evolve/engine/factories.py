@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
-from pytest_trace2evolve.agents.router import RoutedAgent, Router
+from pytest_trace2evolve.agents.router import RoutedAgent
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.identity import agent_code, code_of, file_of
@@ -258,8 +258,8 @@ class _Models:
 
     Attributes:
         agent, user: The models of the two sides.
-        routed_models: The models that a router chooses from, by capability; empty without a router.
-        router_model: The model that the router asks for its choice; None without a router.
+        routed_models: The models that a router chooses from, by adapter; empty without a router.
+        router_model: The router; None without one.
     """
 
     agent: Model
@@ -321,7 +321,9 @@ class ChatFactory:
             self._requests |= {
                 f"as {name}": RequestKeys(model.settings) for name, model in routed_models.items()
             }
-            self._models = _Models(agent, user, routed_models, agent)
+            router = open_model(routes.router)
+            self._requests["router"] = RequestKeys(router.settings)
+            self._models = _Models(agent, user, routed_models, router)
         elif cache or record:
             self._models = _Models(
                 StoredModel(agent, settings.agent, "agent", cache=cache, record=record),
@@ -374,7 +376,7 @@ class ChatFactory:
             wrap(shared_models.user, "user", "user"),
             {name: wrap(model, f"as {name}", "agent") for name, model in shared_models.routed_models.items()},
             shared_models.router_model
-            and JournaledFirstTokens(shared_models.router_model, requests["agent"], journal, before_use),
+            and JournaledFirstTokens(shared_models.router_model, requests["router"], journal, before_use),
         )
 
     def __call__(
@@ -425,7 +427,7 @@ class ChatFactory:
         agents = {
             name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed_models.items()
         }
-        return RoutedAgent(Router(models.router_model, routes.skills), agents, each_turn=routes.each_turn)
+        return RoutedAgent(models.router_model, routes.owners, agents)
 
     def _open_playback(self, settings: ModelSettings, side: ParticipantSide) -> PlaybackModel:
         cassette = self._settings.cassette

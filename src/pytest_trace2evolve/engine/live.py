@@ -14,7 +14,6 @@ from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
-from pytest_trace2evolve.records.adapter import Skill
 from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Code, Settings
 from pytest_trace2evolve.serving.folder import (
     CONFIG_FILE,
@@ -57,16 +56,16 @@ class Routes:
     """The models that a routed agent chooses from.
 
     Attributes:
-        base: The base model. It chooses an adapter, and answers itself if it chooses none.
+        base: The base model, which answers if no adapter is chosen.
         models: The base model with each adapter, by the adapter's name.
-        skills: The router's table, in the order of `models`.
-        each_turn: Whether the agent chooses after each message of the customer, instead of once per task.
+        owners: The adapter of each capability.
+        router: The router, which a local server serves next to its model.
     """
 
     base: ModelSettings
     models: Mapping[str, ModelSettings]
-    skills: tuple[Skill, ...]
-    each_turn: bool = False
+    owners: Mapping[str, str]
+    router: ModelSettings
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,6 @@ class LiveSettings:
         record: The cassette to which the run's answers are written; None to write no cassette.
         cassette: The recorded answers that replace the models; None if models are called.
         routes: The models that a routed agent chooses from; None if the agent is one model.
-        each_turn: Whether a routed agent chooses at each turn.
         function: The function that makes the project's own agent; None for agent `chat`. With a
             function, `agent` describes the endpoint of the agent's requests, and its model name may be empty.
     """
@@ -136,7 +134,6 @@ class LiveSettings:
     record: Path | None = None
     cassette: Cassette | None = field(default=None, repr=False)
     routes: Routes | None = None
-    each_turn: bool = False
     function: AgentFunction | None = None
 
     def require_endpoints(self) -> None:
@@ -155,7 +152,7 @@ class LiveSettings:
     def models(self) -> Iterator[ModelSettings]:
         """All models of the run: those of the agent, then the user's."""
         routes = self.routes
-        yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
+        yield from [self.agent] if routes is None else [routes.base, *routes.models.values(), routes.router]
         if self.has_user_model:
             yield self.user
 
@@ -192,7 +189,7 @@ class LiveSettings:
         routes = self.routes
         if routes is not None:
             models = {name: function(model) for name, model in routes.models.items()}
-            routes = replace(routes, base=function(routes.base), models=models)
+            routes = Routes(function(routes.base), models, routes.owners, function(routes.router))
         return replace(self, agent=function(self.agent), user=function(self.user), routes=routes)
 
     def agent_settings(self) -> Settings:
@@ -213,8 +210,6 @@ class LiveSettings:
         arguments = self.agent.to_record()
         if self.extra_instruction:
             arguments["extra_instruction"] = self.extra_instruction
-        if self.routes is not None and self.routes.each_turn:
-            arguments["routed"] = "each turn"
         return Settings(implementation=CHAT, model=self.agent.model, arguments=arguments)
 
     def user_settings(self) -> Settings:

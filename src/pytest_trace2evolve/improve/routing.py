@@ -1,205 +1,125 @@
-"""Compares the router's choices with oracle labels, the capabilities that tasks were made to require."""
+"""Trains the router's probe on openings that environments generate, and measures it on held-out openings."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
+from typing import Any
 
-from pytest_trace2evolve.agents.router import Router
+from pytest_trace2evolve.agents.probe import label_logprobs
+from pytest_trace2evolve.agents.router import choose_adapter
 from pytest_trace2evolve.cases.case import PRESSURE, generate
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import AdapterError
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, wilson
-from pytest_trace2evolve.models.chat import ChatModel
-from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import NO_CAPABILITY, ConfusionMatrix, Routing, Skill
-from pytest_trace2evolve.records.protocols import FirstTokens
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, ConfusionMatrix
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import serve_locally
-from pytest_trace2evolve.training.router_skills import first_customer_message, make_skills
+from pytest_trace2evolve.serving.folder import ModelFolder
+from pytest_trace2evolve.serving.server import MAX_SMALL_MODEL_PARAMETERS
 
-OPENINGS_PER_LABEL = 50
-"""Default number of openings per label."""
+TRAINING_OPENINGS = 600
+"""Number of openings of training content per label."""
 
-MAX_CONCURRENT_ROUTINGS = 16
-"""Maximum number of openings that are routed concurrently."""
+HELD_OUT_OPENINGS = 50
+"""Default number of held-out openings per label."""
 
+PENALTY = 100.0
+"""Weight of the squared slopes, of standardized features, next to the squared errors of all openings."""
 
-@dataclass(frozen=True)
-class RouterRow:
-    """A row of a router's table, and the capabilities whose scenarios require this row and no other."""
+MIN_SCALE = 1e-3
+"""Added to the standard deviation of a feature, because some features hardly vary."""
 
-    skill: Skill
-    capabilities: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the router's choice."""
-        return self.skill.name
+Opening = tuple[str, str]
+"""The capability that a scenario exercises, and its customer's first words."""
 
 
-@dataclass(frozen=True)
-class Opening:
-    """The first words of a task, and the task's correct label."""
+def make_openings(environments: Environments, count: int, content: Content) -> Iterator[Opening]:
+    """Yield `count` openings of each label.
 
-    label: str
-    text: str
+    The openings of a capability come from its environment. Those of `NO_CAPABILITY` come from cases of the
+    six families of pressure, which require no capability.
+    """
+    for name in environments.names:
+        environment = environments.environment(name, EASIEST, content)
+        for seed in range(count):
+            messages = environment.reset(seed)
+            yield name, next((one.text for one in messages if one.role == "user" and one.text), "")
+    for case in generate(f"routing/{content.value}", count, content, tuple(PRESSURE)):
+        yield NO_CAPABILITY, case.script.turns[0].says
 
 
-@dataclass(frozen=True)
-class RoutingResult:
-    """Openings, and the router's choice for each opening."""
+def train_router(
+    base: ModelFolder,
+    environments: Environments,
+    held_out: int = HELD_OUT_OPENINGS,
+    *,
+    training: int = TRAINING_OPENINGS,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> tuple[Any, ConfusionMatrix]:
+    """Train a router, and compare its choices on held-out openings with their labels.
 
-    openings: Sequence[Opening]
-    routings: Sequence[Routing]
+    Args:
+        held_out, training: Numbers of openings per label.
+        on_progress: Gets the number of openings that were read.
 
-    @property
-    def confusion(self) -> ConfusionMatrix:
-        """The table of oracle labels against the router's choices."""
-        labels = [opening.label for opening in self.openings]
-        choices = [routing.chosen for routing in self.routings]
-        counts = Counter(zip(labels, choices, strict=True))
-        names = {*labels, *choices, *(name for routing in self.routings for name in routing.shares)}
-        ordered_labels = (*sorted(names - {NO_CAPABILITY}), NO_CAPABILITY)
-        table = tuple(tuple(counts[label, choice] for choice in ordered_labels) for label in ordered_labels)
-        return ConfusionMatrix(labels=ordered_labels, counts=table)
+    Returns:
+        The probe's matrix, and the table. The order of labels is that of the table.
 
-    @property
-    def silent_share(self) -> float:
-        """The share of questions for which no answer letter was among the model's likely tokens."""
-        question_count = sum(len(routing.shares) for routing in self.routings)
-        return sum(routing.silent for routing in self.routings) / question_count if question_count else 0.0
+    Raises:
+        ModelFolderError: the base cannot be loaded.
+    """
+    import torch
+
+    from pytest_trace2evolve.serving.loading import LoadedModel
+
+    model = LoadedModel(base)
+    if model.device.type == "cpu" and model.parameters < MAX_SMALL_MODEL_PARAMETERS:
+        torch.set_num_threads(1)
+    labels = (*environments.names, NO_CAPABILITY)
+    targets: list[list[int]] = [[], []]
+    features: list[list[Any]] = [[], []]
+    for part, (count, content) in enumerate(((training, Content.TRAIN), (held_out, Content.HELDOUT))):
+        for label, text in make_openings(environments, count, content):
+            tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+            features[part].append(model.read_states(tokens))
+            targets[part].append(labels.index(label))
+            on_progress(sum(map(len, targets)))
+    matrix = fit(torch.stack(features[0]), torch.tensor(targets[0]), len(labels))
+    own = {label: label for label in labels}
+    choices = [
+        choose_adapter(label_logprobs(labels, states @ matrix[:-1] + matrix[-1]), own).chosen
+        for states in features[1]
+    ]
+    counts = Counter(zip(targets[1], map(labels.index, choices), strict=True))
+    positions = range(len(labels))
+    table = tuple(tuple(counts[label, choice] for choice in positions) for label in positions)
+    return matrix, ConfusionMatrix(labels=labels, counts=table)
+
+
+def fit(features: Any, targets: Any, label_count: int) -> Any:
+    """Return the probe's matrix by ridge regression, which estimates the probability of each label.
+
+    Args:
+        features: A tensor of shape (texts, features).
+        targets: The index of each text's label, shape (texts,).
+        label_count: The number of labels.
+    """
+    import torch
+
+    means, scales = features.mean(0), features.std(0) + MIN_SCALE
+    inputs = ((features - means) / scales).double()
+    labels = torch.nn.functional.one_hot(targets, label_count).double()
+    # In the dual form, because large models have more features than there are texts.
+    products = inputs @ inputs.T + PENALTY * torch.eye(len(inputs), dtype=torch.float64)
+    slopes = inputs.T @ torch.linalg.solve(products, labels - labels.mean(0))
+    slopes = slopes.float() / scales.unsqueeze(-1)
+    return torch.cat([slopes, (labels.mean(0).float() - means @ slopes).unsqueeze(0)])
 
 
 def accuracy(
     confusion: ConfusionMatrix, level: float = CONFIDENCE_LEVEL
 ) -> tuple[float, float, float] | None:
-    """Return the share of correct choices, with its interval (Wilson, 1927); None without tasks."""
+    """Return the share of correct choices, with its interval (Wilson, 1927); None without openings."""
     if not confusion.total:
         return None
     share = confusion.correct / confusion.total
     return share, *wilson(share, confusion.total, NormalDist().inv_cdf((1 + level) / 2))
-
-
-def make_router_table(
-    environments: Environments, capabilities: Sequence[str], project: Project | None, base: ModelFolder
-) -> list[RouterRow]:
-    """Make a router's table from the given capabilities, or else from the promoted adapters of a base.
-
-    Raises:
-        GeneratorError: a capability has no environment.
-        AdapterError: a manifest is damaged, or no capability is given and no adapter of the base is promoted.
-    """
-    if capabilities:
-        return [
-            RouterRow(skill, (skill.name,))
-            for skill in make_skills(environments, list(dict.fromkeys(capabilities)))
-        ]
-    base_digest = folder_digest(base.path)
-    routed_adapters = [] if project is None else project.adapters.routed_adapters()
-    adapters = [adapter for adapter in routed_adapters if adapter.manifest.base_digest == base_digest]
-    # A capability belongs to the adapter that was trained for the fewest capabilities.
-    owners = {
-        capability: adapter.name
-        for adapter in sorted(
-            (adapter for adapter in adapters if adapter.skill is not None),
-            key=lambda adapter: (-len(adapter.manifest.environments), adapter.name),
-        )
-        for capability in adapter.manifest.environments
-        if capability in environments.names
-    }
-    if not owners:
-        raise AdapterError(
-            f"no adapter of base {base.name!r} is promoted, so the router has no table; name capabilities, "
-            f"for example: trace2evolve eval-router {' '.join(environments.names[:2])}"
-        )
-    return [
-        RouterRow(adapter.skill, tuple(name for name, owner in owners.items() if owner == adapter.name))
-        for adapter in adapters
-        if adapter.skill is not None
-    ]
-
-
-def make_openings(
-    environments: Environments,
-    table: Sequence[RouterRow],
-    count_per_label: int,
-    content: Content = Content.HELDOUT,
-) -> list[Opening]:
-    """Make openings with their oracle labels, `count_per_label` per label.
-
-    The openings of a row come from scenarios of its capabilities. The openings of `NO_CAPABILITY` come from
-    cases of the six families of pressure, which require no capability.
-
-    Raises:
-        GeneratorError: a capability has no environment.
-    """
-    openings = [
-        Opening(
-            row.name,
-            first_customer_message(
-                environments, row.capabilities[seed % len(row.capabilities)], seed, content
-            ),
-        )
-        for row in table
-        if row.capabilities
-        for seed in range(count_per_label)
-    ]
-    pressure_cases = generate(f"routing/{content.value}", count_per_label, content, tuple(PRESSURE))
-    return openings + [Opening(NO_CAPABILITY, case.script.turns[0].says) for case in pressure_cases]
-
-
-async def route_all(
-    model: FirstTokens,
-    table: Sequence[RouterRow],
-    openings: Sequence[Opening],
-    *,
-    on_progress: Callable[[int], None] = lambda finished_count: None,
-) -> RoutingResult:
-    """Route openings; `on_progress` gets the number of finished openings.
-
-    Raises:
-        EndpointError: no further request can succeed, or the model sends no log-probabilities.
-        InfrastructureError: an opening could not be routed, so the table would be incomplete.
-    """
-    router = Router(model, [row.skill for row in table])
-    semaphore = asyncio.Semaphore(MAX_CONCURRENT_ROUTINGS)
-    finished_count = 0
-
-    async def route(opening: Opening) -> Routing:
-        nonlocal finished_count
-        async with semaphore:
-            routing = await router.route(opening.text)
-        finished_count += 1
-        on_progress(finished_count)
-        return routing
-
-    return RoutingResult(openings, await asyncio.gather(*map(route, openings)))
-
-
-def route_locally(
-    base: ModelFolder,
-    table: Sequence[RouterRow],
-    openings: Sequence[Opening],
-    *,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> RoutingResult:
-    """Route openings with a base model, which is temporarily served from its folder; see `route_all`.
-
-    Raises:
-        ModelFolderError: the base cannot be served.
-        InfrastructureError: an opening could not be routed.
-    """
-
-    async def route(settings: ModelSettings) -> RoutingResult:
-        model = ChatModel(settings)
-        try:
-            return await route_all(model, table, openings, on_progress=on_progress)
-        finally:
-            await model.close()
-
-    with serve_locally(base, max_connections=MAX_CONCURRENT_ROUTINGS) as settings:
-        return asyncio.run(route(settings))

@@ -7,13 +7,13 @@ from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.errors import AdapterError, name_suggestion
 from pytest_trace2evolve.records.adapter import (
     MANIFEST_NAME,
     WEIGHTS_NAME,
     AdapterManifest,
     AdapterState,
-    Skill,
 )
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
 from pytest_trace2evolve.utils.reading import convert_failures, open_regular, read_record
@@ -34,9 +34,7 @@ class Adapter:
 
     @cached_property
     def digest(self) -> str:
-        weights = self.path / WEIGHTS_NAME
-        with convert_failures(weights, AdapterError, "train it again"), open_regular(weights) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
+        return _file_digest(self.path / WEIGHTS_NAME)
 
     @property
     def training_date(self) -> date | None:
@@ -47,12 +45,6 @@ class Adapter:
     @property
     def is_promoted(self) -> bool:
         return self.manifest.state is AdapterState.PROMOTED
-
-    @property
-    def skill(self) -> Skill | None:
-        """The line for a router's table, under the adapter's name; None if a router cannot choose it."""
-        skill = self.manifest.skill
-        return None if skill is None else skill.model_copy(update={"name": self.name})
 
     @property
     def promotion_key(self) -> tuple[str, str, str]:
@@ -79,20 +71,27 @@ class Adapters:
             name, path, read_record(path / MANIFEST_NAME, AdapterManifest, AdapterError, "train it again")
         )
 
-    def promoted_adapters(self) -> list[Adapter]:
-        return [adapter for name in self if (adapter := self[name]).is_promoted]
+    @property
+    def router_digest(self) -> str:
+        """The digest of the router's file; empty if there is none."""
+        path = self.folder / PROBE_FILE
+        return _file_digest(path) if path.exists() else ""
 
     def routed_adapters(self) -> list[Adapter]:
         """The adapters that a router chooses from, sorted by name.
 
-        If several promoted adapters of one base have the same capabilities, only the adapter that was
-        promoted last counts. Otherwise they would have the same description and split the choices.
+        Of several promoted adapters of one base with the same capabilities, only the latest counts.
         """
         by_base: dict[str, list[Adapter]] = {}
-        for adapter in self.promoted_adapters():
+        for adapter in filter(lambda adapter: adapter.is_promoted, map(self.__getitem__, self)):
             by_base.setdefault(adapter.manifest.base_digest, []).append(adapter)
         latest = [adapter for adapters in by_base.values() for adapter in latest_promotions(adapters)]
         return sorted(latest, key=lambda adapter: adapter.name)
+
+
+def _file_digest(path: Path) -> str:
+    with convert_failures(path, AdapterError, "train it again"), open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
 
 def latest_promotions(adapters: Iterable[Adapter]) -> list[Adapter]:

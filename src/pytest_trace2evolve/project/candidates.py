@@ -210,8 +210,8 @@ class Candidate(Record):
             parameters={**tool.parameters, "properties": properties},
         )
 
-    def with_adapters(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
-        """Return a child of this candidate that uses an adapter, or routes to several.
+    def with_adapters(self, name: str, adapters: Sequence[Adapter], router: str = "") -> "Candidate":
+        """Return a child of this candidate that uses an adapter, or routes to several with a router's digest.
 
         The child's `frozen_at` is the latest of the days of this candidate and its adapters; None if any of
         these days is not known.
@@ -221,6 +221,7 @@ class Candidate(Record):
         manifests = [adapter.manifest for adapter in adapters]
         sources = (*self.informed_by, *(source for manifest in manifests for source in manifest.informed_by))
         capabilities = ", ".join(manifest.capability for manifest in manifests)
+        digests = {adapter.name: adapter.digest for adapter in adapters} | ({"": router} if router else {})
         return Candidate(
             id=f"{self.id}{ADAPTER_SEPARATOR}{name}",
             parent=self.id,
@@ -235,7 +236,7 @@ class Candidate(Record):
             parameters=self.parameters,
             agent=self.agent,
             ref=self.ref,
-            weights=digest({adapter.name: adapter.digest for adapter in adapters}),
+            weights=digest(digests),
         )
 
     def to_ref(self) -> CandidateRef:
@@ -265,7 +266,8 @@ class Candidates:
     def __getitem__(self, name: str) -> Candidate:
         text, _, adapter = name.partition(ADAPTER_SEPARATOR)
         if adapter:
-            return self[text].with_adapters(adapter, self._adapters_named(adapter))
+            router = self._adapters.router_digest if adapter == ROUTED and self._adapters else ""
+            return self[text].with_adapters(adapter, self._adapters_named(adapter), router)
         if name not in self._candidates:
             path = self._folder / f"{name}.md"
             if name not in self:
@@ -310,8 +312,7 @@ class Candidates:
             return routed
         raise AdapterError(
             f"{ADAPTER_SEPARATOR}{ROUTED}: no adapter in {self._adapters.folder} is promoted, but "
-            "only promoted ones are "
-            "routed to; train and gate one with pytest --t2e-evolve"
+            "only promoted ones are routed to; train and gate one with pytest --t2e-evolve"
         )
 
     def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Records of adapters: the manifest next to the weights, a router's table, and a router's choices."""
+"""Records of adapters: the manifest next to the weights, and a router's choices."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -24,33 +24,23 @@ NO_CAPABILITY = "none"
 """The label of a task that needs no capability. The base model gets such a task."""
 
 
-class Skill(Record):
-    """One line of a router's table; `name` is a capability or an adapter, `example` the opening of a task."""
-
-    name: CapabilityName
-    description: str
-    example: str
-
-
 class Routing(Record):
-    """A router's decision on one task.
+    """A router's decision at one message of the customer.
 
     Attributes:
-        chosen: The name of a line of the table, or `NO_CAPABILITY`.
-        shares: The mean probability of each label over all orders, `NO_CAPABILITY` included.
-        silent: The number of orders in which no letter was among the reported tokens.
+        chosen: The name of an adapter, or `NO_CAPABILITY`.
+        shares: The probability of each adapter, `NO_CAPABILITY` included.
     """
 
     chosen: str
     shares: dict[str, UnitFloat]
-    silent: Count = 0
 
 
 class ConfusionMatrix(Record):
     """Counts of tasks by the oracle's label and the router's choice.
 
     Attributes:
-        labels: Names of the table's lines, `NO_CAPABILITY` last; the order of rows and columns.
+        labels: The capabilities, `NO_CAPABILITY` last; the order of rows and columns.
         counts: Numbers of tasks, shape (labels, labels). Rows are the oracle's labels, columns the router's
             choices.
     """
@@ -69,7 +59,7 @@ class ConfusionMatrix(Record):
 
 
 class AdapterState(StrEnum):
-    """The state of an adapter. Only a promoted adapter enters the router's table."""
+    """The state of an adapter. Only a promoted adapter can be routed to."""
 
     TRAINED = "trained"
     PROMOTED = "promoted"
@@ -126,7 +116,7 @@ class AdapterManifest(Record):
         evidence: Ids of the runs whose failures showed that the capability is missing.
         informed_by: The splits that were read in those runs, as `suite::split`.
         candidate: The candidate whose instruction the agent had in training; may be empty.
-        skill: The adapter's line in a router's table; None if a router cannot choose the adapter.
+        skill: Ignored; earlier versions wrote it.
         heldout: Mean reward on held-out scenarios, by capability.
     """
 
@@ -144,7 +134,7 @@ class AdapterManifest(Record):
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
     candidate: str = ""
-    skill: Skill | None = None
+    skill: Any = Field(default=None, exclude=True)
     heldout: dict[str, RewardChange] = Field(default_factory=dict)
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -183,23 +183,10 @@ def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
 ROUTING_WIDTH = 120
 
 
-class RoutingFigures(Protocol):
-    """The figures of a router that the report shows."""
-
-    @property
-    def confusion(self) -> ConfusionMatrix:
-        """The router's choices compared with the oracle's labels."""
-
-    @property
-    def silent_share(self) -> float:
-        """The share of questions for which no letter was among the reported tokens."""
-
-
-def routing_text(result: RoutingFigures, base: str) -> str:
-    """Render a router's choices compared with the oracle's labels: a confusion table and the accuracy."""
-    confusion = result.confusion
+def routing_text(confusion: ConfusionMatrix) -> str:
+    """Render a router's choices compared with the labels: a confusion table and the accuracy."""
     columns = [Column(str(position + 1), justify="right") for position in range(len(confusion.labels))]
-    table = Table("oracle label", *columns, Column("right", justify="right"), title_justify="left", box=None)
+    table = Table("label", *columns, Column("right", justify="right"), title_justify="left", box=None)
     for position, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
         right_share = f"{row[position] / sum(row):.0%}" if sum(row) else NOT_MEASURED
         table.add_row(f"{position + 1} {sanitize_line(label)}", *map(str, row), right_share)
@@ -207,29 +194,23 @@ def routing_text(result: RoutingFigures, base: str) -> str:
     Console(file=text, width=ROUTING_WIDTH, color_system=None).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     accuracy_interval = accuracy(confusion)
-    if accuracy_interval is None:
-        lines.append("nothing was routed")
-    else:
+    if accuracy_interval is not None:
         share, low, high = accuracy_interval
         lines.append(
             f"right: {share:.0%} of {confusion.total} held-out openings ({low:.0%} … {high:.0%}), by chance "
-            f"{1 / len(confusion.labels):.0%}; {sanitize_line(base)} reported no letter in "
-            f"{result.silent_share:.0%} "
-            "of the questions"
+            f"{1 / len(confusion.labels):.0%}"
         )
     return "\n".join(lines) + "\n"
 
 
-def routing_json(result: RoutingFigures, names: Sequence[str]) -> str:
+def routing_json(confusion: ConfusionMatrix) -> str:
     """Return a router's choices in their documented JSON form."""
-    accuracy_interval = accuracy(result.confusion)
+    accuracy_interval = accuracy(confusion)
     fields = {
-        "table": list(names),
-        "confusion": result.confusion.model_dump(mode="json"),
+        "confusion": confusion.model_dump(mode="json"),
         "accuracy": None
         if accuracy_interval is None
         else dict(zip(("share", "low", "high"), accuracy_interval, strict=True)),
-        "chance": 1 / len(result.confusion.labels),
-        "silent": result.silent_share,
+        "chance": 1 / len(confusion.labels),
     }
     return json.dumps(fields, indent=1) + "\n"

@@ -5,7 +5,7 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pytest_trace2evolve.agents.probe import Router
 from pytest_trace2evolve.serving.chat_format import ChatFormat, Prompt, call_id
 from pytest_trace2evolve.serving.engine import BusyError, Engine, EngineError, Generation, Job, PromptError
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
@@ -52,6 +53,7 @@ class ChatApp:
         chat_format: Writes prompts and reads answers.
         name: The base model's name.
         adapters: The adapters' names.
+        routers: Routers by name, which return the log-probabilities of labels for the tokens of a text.
         context_length: The model's context length in tokens; None if unknown.
         default_limit: Maximum new tokens if the request sets no limit; None means as many as fit.
         token: The bearer token that requests must send; None requires no token.
@@ -64,13 +66,15 @@ class ChatApp:
         *,
         name: str,
         adapters: Sequence[str] = (),
+        routers: Mapping[str, Router] | None = None,
         context_length: int | None = None,
         default_limit: int | None = None,
         token: str | None = None,
     ) -> None:
         self._engine = engine
         self._chat_format = chat_format
-        self._names = (name, *adapters)
+        self._routers = routers or {}
+        self._names = (name, *adapters, *self._routers)
         self._context_length = context_length
         self._default_limit = default_limit
         self._token = token
@@ -112,6 +116,9 @@ class ChatApp:
             chat = ChatRequest.parse(body)
             self._describe_model(chat.model)
             loop = asyncio.get_running_loop()
+            if (route := self._routers.get(chat.model)) is not None:
+                answer = loop.run_in_executor(self._format_executor, self._answer_as_router, chat, route)
+                return _json_response(await answer)
             prompt = await loop.run_in_executor(self._format_executor, self._make_prompt, chat)
             generation = await _wait_for_generation(
                 request, self._engine.submit(self._make_job(chat, prompt))
@@ -193,27 +200,23 @@ class ChatApp:
                 }
                 for index, call in enumerate(calls)
             ]
-        logprobs = None
-        if chat.logprobs:
-            logprobs = {"content": list(map(self._render_logprob, generation.logprobs)), "refusal": None}
         finish_reason = (
             "tool_calls" if calls and generation.finish_reason == "stop" else generation.finish_reason
         )
-        return {
-            "id": f"chatcmpl-{uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": chat.model,
-            "choices": [
-                {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
-            ],
-            "usage": {
-                "prompt_tokens": len(prompt.tokens),
-                "completion_tokens": len(tokens),
-                "total_tokens": len(prompt.tokens) + len(tokens),
-                "prompt_tokens_details": {"cached_tokens": generation.reused_tokens},
-            },
-        }
+        logprobs = list(map(self._render_logprob, generation.logprobs))
+        counts = len(prompt.tokens), len(tokens), generation.reused_tokens
+        return _render_answer(chat, message, logprobs, finish_reason, counts)
+
+    def _answer_as_router(self, chat: ChatRequest, route: Router) -> dict[str, Any]:
+        """Answer with the label of the user's messages, as if it were one token."""
+        text = "\n".join(message.content or "" for message in chat.messages if message.role == "user")
+        tokens = self._chat_format.encode(text)
+        top = [
+            {"token": label, "logprob": logprob, "bytes": list(label.encode())}
+            for label, logprob in sorted(route(tokens).items(), key=lambda pair: -pair[1])
+        ]
+        message = {"role": "assistant", "content": top[0]["token"], "refusal": None}
+        return _render_answer(chat, message, [{**top[0], "top_logprobs": top}], "stop", (len(tokens), 1, 0))
 
     def _render_logprob(self, token_logprob: TokenLogprob) -> dict[str, Any]:
         top = [self._render_token(token, logprob) for token, logprob in token_logprob.top]
@@ -259,6 +262,32 @@ class ChatApp:
                 return _error_response(_to_api_error(error))
 
         return checked_handler
+
+
+def _render_answer(
+    chat: ChatRequest,
+    message: Mapping[str, Any],
+    logprobs: Sequence[Mapping[str, Any]],
+    finish_reason: str,
+    counts: tuple[int, int, int],
+) -> dict[str, Any]:
+    """Render an answer; `counts` are the tokens of prompt, answer, and the prompt's cached part."""
+    prompt, answer, cached = counts
+    content = {"content": logprobs, "refusal": None} if chat.logprobs else None
+    choice = {"index": 0, "message": message, "logprobs": content, "finish_reason": finish_reason}
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": chat.model,
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        },
+    }
 
 
 def _require_loopback(request: Request) -> None:

@@ -171,7 +171,7 @@ class ChatFormat:
                     "messages",
                     "context_length_exceeded",
                 )
-            return Prompt(text + opening, self._encode(text + opening), opening, tools)
+            return Prompt(text + opening, self.encode(text + opening), opening, tools)
 
     def parse(self, prompt: Prompt, tokens: Sequence[int], stops: Sequence[str] = ()) -> ParsedAnswer:
         """Parse an answer from all of its tokens; the text is cut before the first of `stops`."""
@@ -235,7 +235,7 @@ class ChatFormat:
             ]
             if not positions:
                 raise ApiError("this model's chat template does not show where an answer ends", "messages")
-            tokens = self._encode(text[min(positions) :])
+            tokens = self.encode(text[min(positions) :])
         return tokens[1:] if has_end_token else tokens
 
     def make_stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
@@ -256,9 +256,9 @@ class ChatFormat:
         with self._lock:
             return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
-    def _encode(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return tokens
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _decode(self, tokens: Sequence[int]) -> str:
         visible_tokens = [token for token in tokens if token not in self._hidden_tokens]

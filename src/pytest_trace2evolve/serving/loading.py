@@ -4,6 +4,7 @@ Each row of a pass may have a different adapter.
 """
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 import transformers
 from transformers.cache_utils import Cache, DynamicCache
 
+from pytest_trace2evolve.agents.probe import MAX_TOKENS, pool_states
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
 from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
 from pytest_trace2evolve.serving.attention import ATTENTION_NAME
@@ -131,11 +133,12 @@ class LoadedModel(Decoder):
         self.tokenizer = load_tokenizer(folder)
         model = load_model(folder, "float32" if target_device.type == "cpu" else "auto")
         self._row_adapters: list[str] = []
+        self._lock = threading.Lock()  # the engine and a router may run passes at once
         self._peft_names = {adapter.name: f"a{number}" for number, adapter in enumerate(adapters)}
         if adapters:
             self._add_adapters(model, adapters)
         settings = model.generation_config
-        super().__init__(model.to(target_device), _end_tokens(settings, self.tokenizer))
+        super().__init__(model.to(target_device), find_end_tokens(settings, self.tokenizer))
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.context_length = _context_length(self._config, self.tokenizer)
         limit = getattr(settings, "max_new_tokens", None)
@@ -153,10 +156,20 @@ class LoadedModel(Decoder):
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
         """See `Decoder.forward`."""
-        self._row_adapters[:] = [
-            BASE_ADAPTER_NAME if name is None else self._peft_names[name] for name in adapters
-        ]
-        return super().forward(tokens, mask, positions, cache, adapters)
+        with self._lock:
+            self._row_adapters[:] = [
+                BASE_ADAPTER_NAME if name is None else self._peft_names[name] for name in adapters
+            ]
+            return super().forward(tokens, mask, positions, cache, adapters)
+
+    def read_states(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Return the features of a text for the router's probe, from the base's hidden states."""
+        # Large models put most of their attention on the first token, so it is one of no text.
+        ids = torch.tensor([[min(self.end_tokens, default=0), *tokens[-MAX_TOKENS:]]], device=self.device)
+        with self._lock, torch.inference_mode():
+            self._row_adapters[:] = [BASE_ADAPTER_NAME]
+            output = self._model(ids, output_hidden_states=True, use_cache=False, **self._last_logits)
+            return pool_states([layer[0, min(1, len(tokens)) :] for layer in output.hidden_states])
 
     def _add_adapters(self, model: Any, adapters: Sequence[AdapterFolder]) -> None:
         from peft import PeftModel
@@ -244,21 +257,6 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     return tokenizer
 
 
-def read_end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end an answer, determined without loading the model.
-
-    Raises:
-        ModelFolderError: the model's generation settings cannot be read.
-    """
-    with silenced_libraries(), convert_failures(str(folder.path)):
-        if (folder.path / "generation_config.json").exists():
-            settings = transformers.GenerationConfig.from_pretrained(folder.path)
-        else:
-            config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
-            settings = transformers.GenerationConfig.from_model_config(config)
-    return _end_tokens(settings, tokenizer)
-
-
 @contextmanager
 def convert_failures(label: str) -> Iterator[None]:
     """Convert a failure to load or run a model to a one-line `ModelFolderError` that starts with `label`."""
@@ -309,7 +307,7 @@ def _context_length(config: Any, tokenizer: Any) -> int | None:
     return min(limits, default=None)
 
 
-def _end_tokens(settings: Any, tokenizer: Any) -> frozenset[int]:
+def find_end_tokens(settings: Any, tokenizer: Any) -> frozenset[int]:
     tokens = getattr(settings, "eos_token_id", None)
     tokens = tokens if isinstance(tokens, list) else [tokens]
     return frozenset(int(token) for token in (*tokens, tokenizer.eos_token_id) if token is not None)

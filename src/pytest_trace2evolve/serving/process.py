@@ -7,13 +7,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ModelFolderError
-from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
 """The environment variable with a server's token; a command line would show the token to other users."""
@@ -115,32 +113,3 @@ def _read_address(line: bytes) -> str:
             f"the local server printed {output!r} instead of its address; something prints to standard "
             "output when Python starts (sitecustomize?)"
         ) from None
-
-
-@contextmanager
-def serve_locally(
-    base: ModelFolder,
-    adapters: Mapping[str, Path] | None = None,
-    *,
-    seed: int | None = None,
-    max_connections: int = 64,
-    threads: int | None = None,
-) -> Iterator[ModelSettings]:
-    """Serve a base and adapters, given as folders by name; yields the settings for requests to the base.
-
-    Raises:
-        ModelFolderError: the base or an adapter cannot be served.
-    """
-    server = LocalServer(base.path, adapters, () if threads is None else ("-o", f"t2e_threads={threads}"))
-    try:
-        yield ModelSettings(
-            model=base.name,
-            base_url=server.base_url,
-            token=server.token,
-            temperature=base.temperature,
-            seed=seed,
-            max_connections=max_connections,
-            weights=folder_digest(base.path),
-        )
-    finally:
-        server.close()

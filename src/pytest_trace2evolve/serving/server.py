@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from pytest_trace2evolve.agents.probe import Probe
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
 from pytest_trace2evolve.utils.optional import check_installed
@@ -118,6 +119,7 @@ class ServerSettings:
     folder: ModelFolder
     name: str
     adapters: Sequence[AdapterFolder] = ()
+    routers: Sequence[Probe] = ()
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)
@@ -218,6 +220,7 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
         ChatFormat(model.tokenizer, model.end_tokens, model.context_length),
         name=settings.name,
         adapters=[adapter.name for adapter in settings.adapters],
+        routers={probe.name: probe.router(model.read_states) for probe in settings.routers},
         context_length=model.context_length,
         default_limit=model.default_limit,
         token=settings.token,
@@ -260,7 +263,8 @@ def _print_address(listener: socket.socket, settings: ServerSettings, device: st
     if settings.has_parent_pipe:
         print(json.dumps({"base_url": url, "model": name}), flush=True)
         return
-    names = ", ".join((name, *(adapter.name for adapter in settings.adapters)))
+    parts: list[AdapterFolder | Probe] = [*settings.adapters, *settings.routers]
+    names = ", ".join([name, *(part.name for part in parts)])
     access_text = "no token: anyone who can reach this address can use it"
     if settings.token:
         access_text = f"token: {settings.token}"

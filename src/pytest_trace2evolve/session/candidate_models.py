@@ -6,20 +6,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE, read_probe
 from pytest_trace2evolve.engine.http_agent import check_url, public_url, read_version
 from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings, Routes, with_adapter
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.evidence.identity import agent_code
-from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.models.prices import FREE_PRICE, Price
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.adapters import Adapter, Adapters, latest_promotions
+from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, Candidate
 from pytest_trace2evolve.project.tool_settings import find_code_folders
 from pytest_trace2evolve.records.evidence import CHAT, Code
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.git import checked_out
 from pytest_trace2evolve.utils.import_path import add_to_path, is_url, project_paths
+from pytest_trace2evolve.utils.resources import embedded_model
 
 
 def models_of(
@@ -41,7 +44,7 @@ def models_of(
             adapter too, or answers of a routed candidate would be stored.
         CassetteError: the cassette holds the answers of a different candidate.
         AdapterError: the adapter is unknown or of a different base, or no adapter is promoted.
-        ModelFolderError: an adapter cannot be served with the model.
+        ModelFolderError: an adapter or the router cannot be served with the model.
     """
     name = candidate.adapter
     if live is not None and live.cassette is not None:
@@ -145,31 +148,34 @@ def _with_routes(live: LiveSettings, candidate: Candidate, adapters: Adapters) -
         raise ConfigError(
             f"{option} stores the answers of one model, but candidate {candidate.id!r} uses several; omit it"
         )
-    routable_adapters = routing_table(live.agent, adapters.routed_adapters(), adapters.folder)
-    models = {adapter.name: _with_adapter(live.agent, adapter) for adapter in routable_adapters}
+    # The router reads hidden states: those of the base, or of the embedded model if the base has no folder.
+    folder, path = read_model(live.agent.folder or embedded_model()), adapters.folder / PROBE_FILE
+    probe = read_probe(f"{folder.name}+router", path, folder.path, folder_digest(folder.path))
+    ids = f"{folder_digest(folder.path)}+{adapters.router_digest}"
+    router = ModelSettings(probe.name, "", folder=folder.path, adapter=path, weights=ids, price=FREE_PRICE)
+    owners = _capability_owners(live.agent, adapters, probe.labels)
+    models = {name: _with_adapter(live.agent, adapters[name]) for name in sorted(set(owners.values()))}
     weights = live.agent.weights
     if weights is not None:
-        weights = f"{weights}+{digest({name: model.weights for name, model in models.items()})}"
-    skills = tuple(adapter.skill for adapter in routable_adapters if adapter.skill is not None)
+        weights += f"+{digest({model.model: model.weights for model in (*models.values(), router)})}"
     agent = replace(live.agent, model=f"{live.agent.model}{ADAPTER_SEPARATOR}{ROUTED}", weights=weights)
-    return replace(live, agent=agent, routes=Routes(live.agent, models, skills, live.each_turn))
+    return replace(live, agent=agent, routes=Routes(live.agent, models, owners, router))
 
 
-def routing_table(base: ModelSettings, promoted_adapters: Sequence[Adapter], folder: Path) -> list[Adapter]:
-    """Return the promoted adapters of a base that a router can choose; an error names `folder`."""
-    # Bases with different digests may share a name, and only the name of an endpoint's model is known.
-    adapters = latest_promotions(
-        adapter
-        for adapter in promoted_adapters
-        if _was_trained_on(adapter, base) and adapter.skill is not None
-    )
-    if adapters:
-        return adapters
-    names = ", ".join(f"{adapter.name} (of {adapter.manifest.base!r})" for adapter in promoted_adapters)
-    raise AdapterError(
-        f"no promoted adapter in {folder} was trained on model {base.model!r} of this run; "
-        f"promoted: {names or 'none'}"
-    )
+def _capability_owners(base: ModelSettings, adapters: Adapters, labels: Sequence[str]) -> dict[str, str]:
+    """Return the adapter of each of a router's labels: the one trained for the fewest capabilities."""
+    promoted = adapters.routed_adapters()
+    # At an endpoint, bases may share a name: of adapters for the same capabilities, the last promoted counts.
+    fitting = [adapter for adapter in promoted if _was_trained_on(adapter, base)]
+    fitting.sort(key=lambda adapter: (-len(adapter.manifest.environments), adapter.promotion_key))
+    owners = {name: one.name for one in fitting for name in one.manifest.environments if name in labels}
+    if not owners:
+        names = ", ".join(f"{adapter.name} (of {adapter.manifest.base!r})" for adapter in promoted)
+        raise AdapterError(
+            f"no promoted adapter in {adapters.folder} was trained on model {base.model!r} of this run for a "
+            f"capability of the router; promoted: {names or 'none'}"
+        )
+    return owners
 
 
 def _was_trained_on(adapter: Adapter, base: ModelSettings) -> bool:

@@ -332,11 +332,6 @@ OPTIONS: tuple[Option, ...] = (
         type=positive_number_parser(86_400),
     ),
     _key(
-        "route",
-        "when a routed candidate chooses an adapter: task (once per task, default) or turn (at each turn)",
-        choices=("task", "turn"),
-    ),
-    _key(
         "max-reruns",
         "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
         type=whole_number_parser(0, 10**6),
@@ -372,7 +367,7 @@ OPTIONS: tuple[Option, ...] = (
         "train: held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _key("openings", "eval-router: conversation openings per label (default: 50)", type=_COUNT),
+    _key("openings", "train-router: held-out openings per label (default: 50)", type=_COUNT),
     _key("threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
     _key("batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),
     _key("queue-size", "serve: requests that may wait (default: 1024)", type=_COUNT),

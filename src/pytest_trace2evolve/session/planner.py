@@ -422,8 +422,6 @@ def _check_cluster(options: Options) -> None:
 
 
 def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
-    if options.live is not None and options.live.each_turn and options.live.routes is None:
-        raise ConfigError("t2e_route has no effect unless the candidate is routed: --candidate ID+routed")
     solo_suite = next((suite.name for suite in suites if suite.solo), None)
     if solo_suite is not None and options.live is not None and options.live.routes is not None:
         raise ConfigError(

@@ -283,7 +283,6 @@ def _live_settings(
         uses_cache=bool(values.t2e_cache),
         uses_scripts=values.t2e_user_model is None,
         record=base_folder / values.t2e_record if values.t2e_record else None,
-        each_turn=values.t2e_route == "turn",
     )
 
 

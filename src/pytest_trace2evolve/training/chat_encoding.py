@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import transformers
+
 from pytest_trace2evolve.agents.chat import is_visible
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.models.api import request_body
@@ -13,6 +15,8 @@ from pytest_trace2evolve.records.completion import Completion, RequestedCall, fr
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.serving.chat_format import ChatFormat, Prompt, call_id
+from pytest_trace2evolve.serving.folder import ModelFolder
+from pytest_trace2evolve.serving.loading import convert_failures, find_end_tokens, silenced_libraries
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 
 _PROMPT_SETTINGS = ModelSettings(model="trained", base_url="", temperature=None)
@@ -98,3 +102,18 @@ def _parse_request(
     system_messages = [] if prompt is None else [{"role": "system", "content": prompt}]
     messages = [*system_messages, *(to_wire(message) for message in history if is_visible(message))]
     return ChatRequest.parse(json.dumps(request_body(_PROMPT_SETTINGS, messages, tools, 0)).encode())
+
+
+def read_end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end an answer, determined without loading the model.
+
+    Raises:
+        ModelFolderError: the model's generation settings cannot be read.
+    """
+    with silenced_libraries(), convert_failures(str(folder.path)):
+        if (folder.path / "generation_config.json").exists():
+            settings = transformers.GenerationConfig.from_pretrained(folder.path)
+        else:
+            config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+            settings = transformers.GenerationConfig.from_model_config(config)
+    return find_end_tokens(settings, tokenizer)

@@ -7,8 +7,8 @@ import asyncio
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from pytest_trace2evolve.records.environment import MAX_GRADE
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import serve_locally
+from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.concurrency import run_concurrently
 from pytest_trace2evolve.utils.files import write_atomic
@@ -268,3 +268,32 @@ def _paired_change(
         low, high = max(-1.0, fmean(gains) - half_width), min(1.0, fmean(gains) + half_width)
     means = [fmean(side_means) for side_means in zip(*pairs, strict=True)]
     return RewardChange(before=means[0], after=means[1], rollouts=after.rollout_count, low=low, high=high)
+
+
+@contextmanager
+def serve_locally(
+    base: ModelFolder,
+    adapters: Mapping[str, Path] | None = None,
+    *,
+    seed: int | None = None,
+    max_connections: int = 64,
+    threads: int | None = None,
+) -> Iterator[ModelSettings]:
+    """Serve a base and adapters, given as folders by name; yields the settings for requests to the base.
+
+    Raises:
+        ModelFolderError: the base or an adapter cannot be served.
+    """
+    server = LocalServer(base.path, adapters, () if threads is None else ("-o", f"t2e_threads={threads}"))
+    try:
+        yield ModelSettings(
+            model=base.name,
+            base_url=server.base_url,
+            token=server.token,
+            temperature=base.temperature,
+            seed=seed,
+            max_connections=max_connections,
+            weights=folder_digest(base.path),
+        )
+    finally:
+        server.close()

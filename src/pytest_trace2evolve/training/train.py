@@ -46,7 +46,6 @@ from pytest_trace2evolve.training.heldout import (
     reward_change,
 )
 from pytest_trace2evolve.training.recipe import Recipe, check_count, read_recipe
-from pytest_trace2evolve.training.router_skills import make_skill
 from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.optional import check_installed
 from pytest_trace2evolve.utils.plots import draw_training_curve
@@ -321,8 +320,8 @@ def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoin
         GeneratorError: an environment is unknown, or has no such difficulty.
         ModelFolderError: the base's tokenizer cannot be loaded.
     """
-    from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
-    from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+    from pytest_trace2evolve.serving.loading import load_tokenizer
+    from pytest_trace2evolve.training.chat_encoding import ChatEncoder, read_end_tokens
     from pytest_trace2evolve.training.grpo import TrainingPlan
 
     tokenizer = load_tokenizer(spec.base)
@@ -386,7 +385,6 @@ def _write_records(
         evidence=spec.evidence,
         informed_by=spec.informed_by,
         candidate=spec.candidate,
-        skill=make_skill(environments, spec.name, spec.capabilities),
         seed=spec.recipe.seed,
         recipe=spec.recipe.model_dump(mode="json"),
         steps=len(training_result.curve),
