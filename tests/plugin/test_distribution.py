@@ -1,11 +1,33 @@
 """Under xdist: one verdict whatever the number of workers, and nothing lost with a worker."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.plugin.conftest import CONFTEST, DeskProject
+
+OWN = """
+import os, signal, time
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_own(number):
+    Path(__file__).with_name(f"{os.environ['PYTEST_XDIST_WORKER']}.ran").touch()
+
+
+def test_other_process():
+    killed = Path(__file__).with_name("killed")
+    if os.environ.get("KILL") and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+NO_WORKERS = "trace2evolve: -n starts no workers here: *"
 
 LOSING = """
 from pytest_trace2evolve.errors import InfrastructureError
@@ -42,11 +64,53 @@ def test_the_verdict_does_not_depend_on_distribution(project: DeskProject) -> No
     project.baseline("v1")
     single = project.spawn("--candidate=v2", "-p", "no:xdist")
     assert single.ret == 1
-    for distribution in (["-n2", "--dist=loadgroup"], ["-n3", "--dist=worksteal"]):
+    for distribution in (["-n2", "--dist=loadgroup"], ["-n2", "--dist=worksteal", "."]):
         project.forget()
         spread = project.spawn("--candidate=v2", *distribution)
         assert spread.ret == single.ret
         assert output_of(spread) == output_of(single)
+
+
+def test_tasks_alone_need_no_workers(project: DeskProject) -> None:
+    result = project.spawn("--candidate=v1", "-n2", "suites")
+    result.stdout.fnmatch_lines([NO_WORKERS])
+    result.stdout.no_fnmatch_line("created: *")
+    result = project.spawn("--candidate=v1", "-n2")  # a run without paths is one of the suites
+    result.stdout.fnmatch_lines([NO_WORKERS])
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_workers_run_the_other_tests_only(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Tasks stay in the controller, so a worker that dies loses none of them."""
+    project.baseline("v0")
+    project.write("tests/test_own.py", OWN)
+    monkeypatch.setenv("KILL", "1" if is_killed else "")
+    result = project.spawn("--candidate=v1", "-n2", "-v", ".")
+    result.stdout.no_fnmatch_line(NO_WORKERS)
+    result.assert_outcomes(passed=2 + 4 + (not is_killed), xpassed=3, xfailed=2, failed=is_killed)
+    result.stdout.re_match_lines([r"\[gw\d\].* tests/test_own.py::test_own\[0\].*"])
+    result.stdout.re_match_lines([r"suites/desk.toml::heldout::note \w+.*"])
+    assert list((project.root / "tests").glob("gw*.ran"))
+    header = json.loads((project.runs[-1] / "results.json").read_text())
+    assert len({entry["task_id"] for entry in header["simulation_index"]}) == 7
+
+
+def test_a_failure_of_another_test_ends_the_tasks_too(project: DeskProject) -> None:
+    project.write("tests/test_own.py", "def test_broken():\n    assert False\n")
+    result = project.spawn("--candidate=v1", "-n2", "-x", "tests", "suites/desk.toml")
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_one_task_next_to_other_tests(project: DeskProject) -> None:
+    project.write("tests/test_own.py", OWN)
+    result = project.spawn("--candidate=v1", "-n1", "tests", "suites/desk.toml::heldout::close")
+    result.assert_outcomes(passed=6)
+    result = project.spawn("--candidate=v1", "-n1", "tests", "suites/desk.toml::heldout::missing")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: not found: *missing*"])
 
 
 def test_a_lost_simulation_is_neither_scored_nor_promoted(project: DeskProject) -> None:

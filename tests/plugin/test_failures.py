@@ -26,9 +26,6 @@ PLANTED = {
 """Words that occur only in the traces and the gold data of task `vault`."""
 
 VAULT = """
-from pathlib import Path
-
-from pytest_trace2evolve.plugin import controller
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 from fake_world import TASKS
@@ -91,21 +88,7 @@ def pytest_t2e_worlds(config):
 
 def pytest_t2e_agents(config):
     return {"listed": make}
-
-
-write_result = controller.write_result
-
-
-def copy_result(folder, suite, task_id, result):
-    with open(Path(__file__).with_name("decided.jsonl"), "a") as file:
-        file.write(result.to_json() + "\\n")
-    write_result(folder, suite, task_id, result)
-
-
-controller.write_result = copy_result
 """
-
-DISTRIBUTIONS = [("-p", "no:xdist"), ("-n", "2")]
 
 
 def vault(project: DeskProject, split: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,9 +107,8 @@ def explanation(result: pytest.RunResult, name: str) -> list[str]:
     return lines[1:] if lines[0].startswith("[gw") else lines
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_a_failing_item_shows_what_is_wrong(project: DeskProject, distribution: tuple[str, ...]) -> None:
-    result = project.spawn("--candidate=v1", "--t2e-trials=2", "--junitxml=junit.xml", *distribution)
+def test_a_failing_item_shows_what_is_wrong(project: DeskProject) -> None:
+    result = project.spawn("--candidate=v1", "--t2e-trials=2", "--junitxml=junit.xml")
     lines = [
         "reward 0.000: 0 of 2 trials passed (ended by user_stop; below 1: DB, ACTION)",
         "first failed trial: 0",
@@ -183,22 +165,18 @@ def test_a_failure_that_cannot_be_explained_still_counts(
     result.stdout.fnmatch_lines(["FAILED *opened - reward 0.000: 0 of 1 trials passed *"])
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_nothing_of_a_sealed_split_leaks(
     project: DeskProject,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    distribution: tuple[str, ...],
     is_sealed: bool,
 ) -> None:
     vault(project, "heldout" if is_sealed else "discovery", capsys)
     step = project.root / "step.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
     summaries = ("--t2e-summary=s.md", "--t2e-summary=s.json", "--junitxml=junit.xml")
-    result = project.spawn(
-        "--candidate=v1", "--t2e-trials=3", "-rA", "-vv", "-l", "--full-trace", *summaries, *distribution
-    )
+    result = project.spawn("--candidate=v1", "--t2e-trials=3", "-rA", "-vv", "-l", "--full-trace", *summaries)
     texts = {"stdout": result.stdout.str(), "stderr": result.stderr.str()}
     texts |= {
         path.relative_to(project.root).as_posix(): path.read_text(encoding="utf-8")
@@ -206,8 +184,6 @@ def test_nothing_of_a_sealed_split_leaks(
         # Run folders hold the evidence, and Python files hold the planted words.
         if path.is_file() and ".trace2evolve" not in path.parts and path.suffix not in (".py", ".pyc")
     }
-    if distribution == ("-n", "2"):
-        assert "decided.jsonl" in texts
     assert "junit.xml" in texts
     found = {(name, word) for name, text in texts.items() for word in PLANTED if word in text}
     if is_sealed:

@@ -37,12 +37,9 @@ def read(project: DeskProject) -> tuple[Told, dict[str, Told]]:
     return properties(suite), {one.attrib["name"]: properties(one) for one in suite.findall("testcase")}
 
 
-@pytest.mark.parametrize("arguments", [("-n", "2"), ("-p", "no:xdist")])
-def test_junit_tells_the_same_however_the_run_is_spread(
-    project: DeskProject, arguments: tuple[str, ...]
-) -> None:
+def test_junit_tells_verdict_and_figures(project: DeskProject) -> None:
     project.baseline("v1")
-    assert project.spawn("--candidate=v2", "--junitxml=junit.xml", *arguments).ret == 1
+    assert project.run("--candidate=v2", "--junitxml=junit.xml").ret == 1
     run, tasks = read(project)
     assert run.pop("run") == project.runs[-1].name
     assert run == {

@@ -19,12 +19,10 @@ def pytest_t2e_agents(config):
 """
 RUN = "pytest --t2e-agent=listed"
 SAVE_FIRST = f"{RUN} --candidate v0 --t2e-save-baseline v0"
-WORKERS = pytest.mark.parametrize("workers", ["-n2", "-pno:xdist"])
 
 
-@WORKERS
-def test_a_saved_baseline_of_failing_tasks_is_a_success(project: DeskProject, workers: str) -> None:
-    result = project.spawn(workers, "--candidate=v0", SAVE)
+def test_a_saved_baseline_of_failing_tasks_is_a_success(project: DeskProject) -> None:
+    result = project.run("--candidate=v0", SAVE)
     assert result.ret == 0
     result.assert_outcomes(passed=2, failed=5)
     result.stdout.fnmatch_lines(
@@ -70,13 +68,10 @@ def test_a_baseline_whose_tasks_all_pass_needs_no_note(project: DeskProject) -> 
     assert NOTE not in result.stdout.str()
 
 
-@WORKERS
-def test_lost_simulations_fail_the_session(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
+def test_lost_simulations_fail_the_session(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     project.pytester.makeconftest(CONFTEST + LOSING)
     monkeypatch.setenv("OUTAGE", "1")
-    result = project.spawn(workers, "--candidate=v0", SAVE)
+    result = project.run("--candidate=v0", SAVE)
     assert result.ret == 1
     assert result.parseoutcomes()["errors"] == 2
 

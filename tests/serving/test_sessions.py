@@ -80,11 +80,11 @@ def servers() -> list[int]:
     return found
 
 
-def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProject, models: Path) -> None:
+def test_a_seed_gives_the_same_traces(project: DeskProject, models: Path) -> None:
     """They share one server, and evidence holds digests of what it served, not its address."""
     before = set(servers())
     runs = []
-    for arguments in (("-n2", "--t2e-save-baseline=v0"), ("--t2e-fresh",)):
+    for arguments in (("--t2e-save-baseline=v0",), ("--t2e-fresh",)):
         result = session(
             project,
             models,

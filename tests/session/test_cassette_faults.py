@@ -144,7 +144,7 @@ def test_an_interrupted_recording_is_kept(project: DeskProject) -> None:
         server.release(40)
         command = [
             sys.executable, "-m", "pytest", "--t2e-model=m", f"--t2e-base-url={server.base_url}",
-            "--t2e-record=p.jsonl", "--t2e-trials=20", "--t2e-concurrency=1", "-n2",
+            "--t2e-record=p.jsonl", "--t2e-trials=20", "--t2e-concurrency=1",
         ]  # fmt: skip
         child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
         until(lambda: server.count.served == 40 or child.poll() is not None)

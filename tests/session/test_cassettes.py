@@ -16,9 +16,8 @@ from tests.session.test_live import SECRET, SOLVED, key, live, traces
 __all__ = ["key", "project", "tape"]
 
 
-@pytest.mark.parametrize("workers", [["-p", "no:xdist"], ["-n2"]], ids="".join)
 def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
-    project: DeskProject, workers: list[str], monkeypatch: pytest.MonkeyPatch
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ChatServer(SOLVED) as server:
         first = project.spread(
@@ -26,7 +25,6 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
             f"--t2e-base-url={server.base_url}",
             "--t2e-trials=2",
             "--t2e-record=t.jsonl",
-            *workers,
         )
     first.assert_outcomes(passed=7)
     first.stdout.fnmatch_lines([f"trace2evolve: cassette */t.jsonl: {server.count.served} answers"])
@@ -35,7 +33,7 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
     monkeypatch.delenv("OPENAI_API_KEY")
     # Whoever opened a socket would reach nothing, and be told.
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    played = project.spread("--t2e-playback=t.jsonl", "--t2e-trials=2", *workers)
+    played = project.spread("--t2e-playback=t.jsonl", "--t2e-trials=2")
     played.assert_outcomes(passed=7)
     assert said(project) == recorded
     assert all(message["cached"] for message in models_messages(project))

@@ -84,10 +84,7 @@ def fresh_traces(project: DeskProject, side: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
-def test_a_real_fall_fails_and_a_chance_one_is_suspected(
-    desk: DeskProject, letters: Letters, processes: str
-) -> None:
+def test_a_real_fall_fails_and_a_chance_one_is_suspected(desk: DeskProject, letters: Letters) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
         given = [
@@ -96,12 +93,11 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(
             "--t2e-gate=calibrated",
             "--t2e-goal=hold",
             "-v",
-            processes,
+            "-pno:xdist",
         ]
         result = desk.spread(*command(server, *given, "--junitxml=report.xml"))
-    if processes != "-n2":
-        expected = letters(result)
-        assert (expected["close"], expected["note"], expected["look"]) == ("SUSPECTED", "FAILED", "PASSED")
+    expected = letters(result)
+    assert (expected["close"], expected["note"], expected["look"]) == ("SUSPECTED", "FAILED", "PASSED")
     result.stdout.fnmatch_lines(
         ["*14 simulations to make; *; plus up to 224 fresh simulations for confirmation"]
     )

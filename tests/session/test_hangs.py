@@ -93,7 +93,7 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     result.stderr.fnmatch_lines([message])
 
 
-@pytest.mark.parametrize("options", [(), ("-n2",), ("--t2e-stages=1,2",)])
+@pytest.mark.parametrize("options", [(), ("--t2e-stages=1,2",)])
 def test_two_runs_never_use_one_folder(
     project: DeskProject, session_forks: Forks, options: tuple[str, ...]
 ) -> None:
@@ -136,7 +136,7 @@ def test_an_interrupt_stops_every_process_and_tells_what_was_used(
     """The signal reaches the controller alone, before any item has reported."""
     with ChatServer(SOLVED) as server:
         server.release(20)
-        command = [sys.executable, "-m", "pytest", "-n2", "--t2e-model=m", "--t2e-trials=60"]
+        command = [sys.executable, "-m", "pytest", "--t2e-model=m", "--t2e-trials=60"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-concurrency=2"]
         child = session_forks.popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
         until(lambda: server.count.attempts > 20 or child.poll() is not None)

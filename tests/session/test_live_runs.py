@@ -160,7 +160,7 @@ def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
 
 def test_a_refused_key_is_one_error(project: DeskProject) -> None:
     with ChatServer(SOLVED, keys={"another"}) as server:
-        result = spawned(project, server, "-n2", "--t2e-trials=40")
+        result = spawned(project, server, "--t2e-trials=40")
         assert server.count.attempts <= 32
     assert result.parseoutcomes()["errors"] == 1
     assert result.stdout.str().count("ERROR suites") == 1
@@ -260,7 +260,7 @@ def test_x_stops_every_process(project: DeskProject) -> None:
 
     with ChatServer(script) as server:
         server.release(139)  # of 280 at least: whoever goes on waits for answers that never come
-        result = spawned(project, server, "-n2", "-x", "--t2e-trials=20", "--t2e-concurrency=2")
+        result = spawned(project, server, "-x", "--t2e-trials=20", "--t2e-concurrency=2")
     assert result.parseoutcomes()["failed"] >= 1
 
 

@@ -83,10 +83,9 @@ def leaks(project: DeskProject, result: pytest.RunResult) -> list[str]:
     return [name for name, text in texts.items() for form in (*forms, ESCAPED) if form in text]
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_what_an_endpoint_echoes_reaches_nothing(project: DeskProject, workers: str) -> None:
+def test_what_an_endpoint_echoes_reaches_nothing(project: DeskProject) -> None:
     with echoing() as (server, sent):
-        result = project.spread(*arguments(server, user=USER), workers)
+        result = project.spread(*arguments(server, user=USER))
         assert sent == {BASIC}
     assert result.parseoutcomes()["failed"] >= 5
     cassette = (project.root / "cassette.jsonl").read_text()

@@ -64,12 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     from pytest_trace2evolve.plugin.case_fixtures import register
-    from pytest_trace2evolve.plugin.items import PLUGIN_NAME, ItemHooks
+    from pytest_trace2evolve.plugin.items import PLUGIN_NAME
 
     if hasattr(config, "workerinput"):
         from pytest_trace2evolve.plugin.worker import Worker
 
-        plugin_object: ItemHooks = Worker(config)
+        plugin_object: object = Worker(config)
     else:
         from pytest_trace2evolve.plugin.controller import Controller
         from pytest_trace2evolve.plugin.summary_writers import sanitize_terminal
@@ -102,6 +102,16 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
         name, path = stray_argument
         raise usage_error(f"{name} {path}: pytest reads this path as a test path; write {name}={path}")
     return None
+
+
+@pytest.hookimpl(specname="pytest_cmdline_main")
+def pytest_trace2evolve_workers(config: pytest.Config) -> None:
+    """Start no workers of xdist if the session has only tasks, which the controller runs all at once."""
+    if getattr(config.option, "numprocesses", None) and options.is_active(config):
+        from pytest_trace2evolve.plugin.settings import has_only_suites
+
+        if has_only_suites(config):
+            config.option.dist, config.option.tx = "no", []
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")

@@ -128,6 +128,8 @@ class PressureTests:
         Raises:
             pytest.UsageError: an option has no effect, or no agent is named.
         """
+        if self._config.pluginmanager.hasplugin("dsession"):
+            return  # the workers check the other tests
         if self._run_plugin.has_plan and session.items and (reason := self._refusal_reason(session.items)):
             self._run_plugin.end_collection(reason)
 

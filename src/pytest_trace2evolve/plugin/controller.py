@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from pytest_trace2evolve.plugin.settings import (
     narrowing_note,
     resources_of,
     select_tests,
+    split_arguments,
     usage_error,
 )
 from pytest_trace2evolve.plugin.summary_writers import (
@@ -34,7 +35,7 @@ from pytest_trace2evolve.plugin.summary_writers import (
     write_page,
     write_summaries,
 )
-from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
+from pytest_trace2evolve.plugin.worker import WORKER_INPUT
 from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunSummary
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
@@ -50,6 +51,8 @@ from pytest_trace2evolve.session.settings import check_not_empty, read_judge, re
 from pytest_trace2evolve.session.summary import summarize_run
 from pytest_trace2evolve.utils.crashes import shorten_internal_error, write_traceback
 from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+NO_WORKERS = "trace2evolve: -n starts no workers here: all tests are tasks, which this process runs at once"
 
 
 class Controller(ItemHooks):
@@ -87,6 +90,8 @@ class Controller(ItemHooks):
         self._write_errors: list[str] = []
         self._exit_status: int | None = None
         self._failures: dict[TaskName, ItemResult] = {}
+        self._task_arguments: list[str] = []
+        self._worker_arguments: list[str] = []
 
     @property
     def agent(self) -> str | None:
@@ -127,6 +132,9 @@ class Controller(ItemHooks):
         try:
             check_not_empty(self.config.option)
             self._plan_run()
+            self._task_arguments, self._worker_arguments = split_arguments(
+                self.config, self.resources.project, self.suites
+            )
         except StorageError as error:
             pytest.exit(sanitize_line(f"trace2evolve: {error}"), pytest.ExitCode.INTERNAL_ERROR)
         except (Trace2EvolveError, OSError) as error:
@@ -190,13 +198,13 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Pass the tasks and the folder of their results to an xdist worker."""
+        """Pass the paths of the user's own tests, and the run, to an xdist worker."""
         plan, splits = None, self.resources.project.splits.values()
         if self.plan is not None:
             plan = {
-                "suites": self.suites,
+                "suites": list(self.suites),
                 "suites_folder": str(self.suites_folder),
-                "folder": "" if self.session is None else str(self.session.folder),
+                "arguments": self._worker_arguments,
                 "agent": self.plan.agent,
                 "run": None if self.session is None else self.session.worker_data(),
             }
@@ -208,6 +216,11 @@ class Controller(ItemHooks):
         plan = self.plan
         if plan is None:
             return []
+        if getattr(self.config.option, "numprocesses", None) and self.config.option.dist == "no":
+            return [NO_WORKERS, *self._plan_header(plan)]
+        return self._plan_header(plan)
+
+    def _plan_header(self, plan: Plan) -> list[str]:
         if not plan.suites:
             agent_text = f" (agent {plan.agent})" if plan.agent else ""
             return [f"trace2evolve: candidate {plan.candidate.id} on cases{agent_text}"]
@@ -238,15 +251,27 @@ class Controller(ItemHooks):
     # ---- the tests
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Start the session if this process runs the items itself."""
-        if not self.config.pluginmanager.hasplugin("dsession"):
-            items = [item for item in session.items if isinstance(item, TaskItem)]
-            self._start_session([(item.suite, item.name) for item in items])
+        """Start the session."""
+        items = [item for item in session.items if isinstance(item, TaskItem)]
+        self._start_session([(item.suite, item.name) for item in items])
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Start the session after the first worker has collected; all workers collect the same items."""
-        self._start_session([task for nodeid in ids if (task := self._parse_node_id(nodeid)) is not None])
+    @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_runtestloop")
+    def pytest_trace2evolve_tasks(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Run the tasks in this process if workers of xdist run all other tests."""
+        if not self.config.pluginmanager.hasplugin("dsession") or not self._task_arguments:
+            return (yield)
+        items = session.perform_collect(
+            self._task_arguments
+        )  # starts the session, next to the workers' tests
+        result = yield
+        session.testscollected += len(items)
+        for item, next_item in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+        return result
 
     def _start_session(self, tasks: list[TaskName]) -> None:
         if self.session is None or self.session.is_started or not tasks:
@@ -262,13 +287,9 @@ class Controller(ItemHooks):
             ) from None
 
     def _on_event(self, event: Event) -> None:
-        """Pass a decided task to the progress display and to workers; called in the session's thread."""
-        if not isinstance(event, TaskDecided) or self.session is None:
-            return
-        if self._tracker is not None and event.run is not None:
+        """Pass a decided task to the progress display; called in the session's thread."""
+        if isinstance(event, TaskDecided) and self._tracker is not None and event.run is not None:
             self._tracker.add_task(event.suite, event.task_id, event.run.records)
-        if self.config.pluginmanager.hasplugin("dsession"):
-            write_result(self.session.folder, event.suite, event.task_id, self._item_result(event))
 
     def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""
@@ -312,7 +333,7 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record failures of other tests, and report a worker crash as an error."""
+        """Record failures of other tests, and which tasks were reported."""
         if self.plan is None:
             return
         task = self._parse_node_id(report.nodeid)
@@ -322,12 +343,6 @@ class Controller(ItemHooks):
         self._has_task_errors = self._has_task_errors or (report.failed and report.when != "call")
         if getattr(report, "trace2evolve_reported", False):
             self._reported_tasks.add(task)
-        elif report.failed and report.when not in ("setup", "call", "teardown"):
-            # xdist made this report because a worker died, but the session still ran the task.
-            self._reported_tasks.add(task)
-            path, _, name = report.nodeid.partition("::")
-            report.when = "setup"
-            report.location = (path, None, name)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

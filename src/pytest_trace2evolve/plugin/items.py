@@ -1,14 +1,12 @@
 """Suites as pytest items: one collector for each file and split, and one item for each task.
 
-An xdist worker imports little else of the package, because items only report the decisions of the
-controller's session.
+They stay in the controller: an xdist worker collects none.
 """
 
-import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import pytest
 
@@ -63,16 +61,6 @@ class ItemResult:
     def explanation(self) -> str:
         """The explanation of the failure."""
         return _join_texts(self.failure, self.failed_checks, self.agent_error, self.frames, self.trace)
-
-    def to_json(self) -> str:
-        """Convert the result to JSON, to pass it to a worker."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read a result from the JSON of `to_json`."""
-        record = json.loads(text)
-        return cls(**{**record, "properties": tuple(map(tuple, record["properties"]))})
 
 
 def _join_texts(*texts: str) -> str:
@@ -173,7 +161,7 @@ def _result_source(node: pytest.Collector | pytest.Item) -> ResultSource:
 
 
 class ItemHooks:
-    """Collects and reports items, in the controller and in workers.
+    """Collects and reports items.
 
     Attributes:
         suites: The tasks of the selected suites; empty if no suite is selected.
@@ -199,7 +187,7 @@ class ItemHooks:
         """Mark reports of tasks with a result, and give suspected regressions an outcome of their own."""
         report = yield
         if isinstance(item, TaskItem) and call.when == "setup" and item.result:
-            report.trace2evolve_reported = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
+            report.trace2evolve_reported = True  # type: ignore[attr-defined]  # of this package
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
             # A suspected task neither passed nor failed. `finish_junit` replaces its entry in the JUnit file.
             report.outcome = "skipped"

@@ -27,7 +27,7 @@ OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses of pytest that a verdict may replace. Other statuses take precedence over a verdict."""
 
 MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
-"""Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
+"""Maximum sizes, as JSON, of the parts of an explanation, because they are shown for each failed item."""
 
 
 def split_of(event: TaskDecided) -> str:

@@ -4,7 +4,7 @@ Xdist workers import this module, so it imports the dependencies of a run only i
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,6 +165,33 @@ def suites_under(config: pytest.Config, project: Project) -> list[str]:
         for name in project.suite_names
         if any(argument_path in (path := folder / f"{name}.toml", *path.parents) for argument_path in paths)
     ]
+
+
+def has_only_suites(config: pytest.Config) -> bool:
+    """Whether the paths of a session hold nothing but files of suites, as far as names of files show."""
+    folder = real_path(project_of(config).suites_folder)
+    is_default = has_options(config) and config.args_source is not pytest.Config.ArgsSource.ARGS
+    paths = [folder] if is_default else argument_paths(config)
+    if folder in paths and any(path.name != "conftest.py" for path in folder.rglob("*.py")):
+        return False
+    return all(path == folder or (path.parent == folder and path.suffix == ".toml") for path in paths)
+
+
+def split_arguments(
+    config: pytest.Config, project: Project, suites: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return the arguments that name the selected suites, and those that may name other tests."""
+    folder = real_path(project.suites_folder)
+    files = {folder / f"{name}.toml": project.suites_folder / f"{name}.toml" for name in suites}
+    tasks: list[str] = []
+    others: list[str] = []
+    for argument, path in zip(map(str, config.args), argument_paths(config), strict=True):
+        if path in files:
+            tasks.append(argument)
+            continue
+        tasks += [str(name) for file, name in files.items() if path in file.parents]
+        others.append(argument)
+    return tasks, others
 
 
 def _names_suite(config: pytest.Config, project: Project, name: str) -> bool:

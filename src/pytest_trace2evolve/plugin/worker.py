@@ -1,20 +1,14 @@
-"""An xdist worker, which reads the results of the controller's session instead of running simulations.
-
-Pressure tests are the exception: they run their agent in the worker itself (`case_fixtures.py`).
-"""
+"""An xdist worker, which runs the user's own tests and the pressure tests. Tasks run in the controller."""
 
 import functools
-import hashlib
 import sys
-import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.budget import Account
@@ -23,41 +17,25 @@ if TYPE_CHECKING:
 
 WORKER_INPUT = "trace2evolve"
 
-POLL_SECONDS = 0.02
-"""Seconds between two checks for the result of an item."""
 
+class Worker:
+    """The plugin object of an xdist worker.
 
-def result_file(folder: Path, suite: str, task_id: str) -> Path:
-    """Return the path of a task's result. Its name is a hash, because a task id may not be a file name."""
-    name = hashlib.sha256(f"{suite}\n{task_id}".encode()).hexdigest()
-    return folder / "decided" / f"{name}.json"
-
-
-def write_result(folder: Path, suite: str, task_id: str, result: ItemResult) -> None:
-    """Write the result of a task for the worker that waits for it.
-
-    Raises:
-        OSError: the file cannot be written.
+    Attributes:
+        suites: The names of the suites whose tasks run in the controller.
     """
-    path = result_file(folder, suite, task_id)
-    path.parent.mkdir(exist_ok=True)
-    partial_path = path.with_suffix(".part")
-    partial_path.write_text(result.to_json(), encoding="utf-8")
-    partial_path.replace(path)
-
-
-class Worker(ItemHooks):
-    """The plugin object of an xdist worker."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         worker_input: dict[str, Any] = config.workerinput.get(WORKER_INPUT, {})  # type: ignore[attr-defined]  # set by xdist
         self.plan_input = plan_input = worker_input.get("plan") or {}
-        self.suites = plan_input.get("suites", {})
+        self.suites: Sequence[str] = plan_input.get("suites", ())
         self.suites_folder = Path(plan_input["suites_folder"]) if plan_input else Path()
         self.agent: str | None = plan_input.get("agent")
         for name, description in worker_input.get("splits", {}).items():
             config.addinivalue_line("markers", f"{name}: trace2evolve split: {description}")
+        if plan_input:
+            config.args[:] = plan_input["arguments"]
 
     @functools.cached_property
     def resources(self) -> "Resources":
@@ -109,18 +87,6 @@ class Worker(ItemHooks):
         plugins = self.config.pluginmanager
         if "hypothesis" not in sys.modules and (plugin := plugins.get_plugin("hypothesispytest")):
             plugins.unregister(plugin)
-
-    def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
-        """Wait for the result of a task."""
-        folder = Path(self.plan_input["folder"])
-        path = result_file(folder, suite, task_id)
-        while True:
-            try:
-                return ItemResult.from_json(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                if not folder.exists():
-                    return ItemResult(error="the run ended before this task")
-            time.sleep(POLL_SECONDS)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
