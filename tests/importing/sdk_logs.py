@@ -60,25 +60,9 @@ def record_events(span: Any, sent: list[Message], answer: Message) -> None:
     span.add_event("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": json.dumps(body)})
 
 
-def record_indexed(span: Any, sent: list[Message], answer: Message) -> None:
-    """Record a model call as OpenLLMetry does, an attribute for each field of each message."""
-    for prefix, messages in (("gen_ai.prompt", sent), ("gen_ai.completion", [answer])):
-        for number, message in enumerate(messages):
-            start = f"{prefix}.{number}"
-            span.set_attribute(f"{start}.role", message["role"])
-            span.set_attribute(f"{start}.content", message["content"] or "")
-            if "tool_call_id" in message:
-                span.set_attribute(f"{start}.tool_call_id", message["tool_call_id"])
-            for place, call in enumerate(message.get("tool_calls", ())):
-                span.set_attribute(f"{start}.tool_calls.{place}.id", call["id"])
-                span.set_attribute(f"{start}.tool_calls.{place}.name", call["function"]["name"])
-                span.set_attribute(f"{start}.tool_calls.{place}.arguments", call["function"]["arguments"])
-
-
 RECORDS: dict[str, Callable[[Any, list[Message], Message], None]] = {
     "parts": record_parts,
     "events": record_events,
-    "indexed": record_indexed,
 }
 
 
@@ -248,7 +232,7 @@ def inspect_log(folder: Path, suffix: str) -> Path:
     return path
 
 
-# ---- OpenAI and τ²
+# ---- OpenAI
 
 
 def openai_log(folder: Path, form: str) -> Path:
@@ -268,39 +252,4 @@ def openai_log(folder: Path, form: str) -> Path:
     path = folder / "chats.jsonl"
     text = json.dumps(lines) if form == "array" else "".join(f"{json.dumps(line)}\n" for line in lines)
     path.write_text(text, encoding="utf-8")
-    return path
-
-
-def tau2_log(folder: Path) -> Path:
-    """A results file of τ²."""
-
-    def message_of(message: Message) -> Message:
-        if message["role"] == "tool":
-            return {
-                "role": "tool",
-                "id": message["tool_call_id"],
-                "content": message["content"],
-                "requestor": "assistant",
-            }
-        calls = [
-            {
-                "id": call["id"],
-                "name": call["function"]["name"],
-                "arguments": json.loads(call["function"]["arguments"]),
-            }
-            for call in message.get("tool_calls", ())
-        ]
-        return {"role": message["role"], "content": message["content"], "tool_calls": calls or None}
-
-    simulations = [
-        {
-            "id": f"s{number}",
-            "task_id": f"t{number}",
-            "termination_reason": "user_stop",
-            "messages": [*map(message_of, messages[1:]), {"role": "user", "content": "###STOP###"}],
-        }
-        for number, messages in enumerate(CONVERSATIONS)
-    ]
-    path = folder / "results.json"
-    path.write_text(json.dumps({"tasks": [], "simulations": simulations}), encoding="utf-8")
     return path

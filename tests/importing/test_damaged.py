@@ -45,10 +45,11 @@ FILES: dict[str, tuple[bytes, str]] = {
     "binary": (b"\x00\x01\x02\xff" * 50, "is binary, not JSON (byte 0 at position 0)"),
     "executable": (b"\x7fELF\x02\x01\x01" + bytes(100), "is binary, not JSON"),
     "UTF-16": ('{"messages": []}'.encode("utf-16"), "UTF-16"),
-    "number": (b"42", "its format is not clear; name it with --format openai|otel|langfuse|inspect|tau2"),
+    "number": (b"42", "its format is not clear; name it with --format openai|otel|langfuse|inspect"),
     "unknown object": (b'{"a": 1}', "its format is not clear"),
     "empty list": (b"[]", "its format is not clear"),
-    "two formats": (b'{"messages": [], "simulations": []}', "its format is not clear"),
+    "two formats": (b'{"messages": [], "eval": {}}', "its format is not clear"),
+    "results of tau2": (b'{"simulations": []}', "holds results of tau2, which have tasks already"),
     "no user": (b'{"messages": [{"role": "assistant", "content": "x"}]}', "has no message of a user"),
     "no messages": (b'{"messages": []}', "has no message of a user"),
     "no role": (b'{"messages": [{"content": "Ann"}]}', "message 1 has no role; known are system"),
@@ -84,8 +85,6 @@ FILES: dict[str, tuple[bytes, str]] = {
         b'[{"id": "t", "observations": [{"type": "GENERATION", "input": [5]}]}]',
         "message 1 is a number, not an object",
     ),
-    "simulation": (b'{"simulations": [5]}', "simulation 1: is a number, not a simulation"),
-    "simulation messages": (b'{"simulations": [{"messages": 5}]}', "simulation 1: 'messages' is a number"),
 }
 
 
@@ -108,7 +107,7 @@ def test_a_damaged_log_gives_one_line(name: str, tmp_path: Path, capsys: pytest.
 def test_a_file_that_is_missing_or_a_folder_gives_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    causes = {tmp_path / "x.json": "No such file", tmp_path: "is a folder, but no results folder"}
+    causes = {tmp_path / "x.json": "No such file", tmp_path: "folder"}
     for path, cause in causes.items():
         assert main(["import", str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
@@ -158,7 +157,7 @@ def test_a_log_compressed_with_zstd_needs_an_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = inspect_log(tmp_path, ".eval")
-    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "zipfile_zstd", None)
     assert main(["import", str(log), "--out", str(tmp_path / "out.yaml")]) == 2
     assert "pip install 'pytest-trace2evolve[inspect]'" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from tests.importing.model_logs import (
     responses_log,
     tau2_of_inspect_log,
 )
-from tests.importing.sdk_logs import inspect_log, langfuse_log, openai_log, otel_log, tau2_log
+from tests.importing.sdk_logs import inspect_log, langfuse_log, openai_log, otel_log
 
 LOGS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     **{
@@ -30,7 +30,7 @@ LOGS: dict[str, tuple[str, Callable[[Path], Path]]] = {
             "otel",
             lambda folder, record=record, form=form: otel_log(folder, record, form),
         )  # type: ignore[misc]
-        for record in ("parts", "events", "indexed")
+        for record in ("parts", "events")
         for form in ("console", "lines", "otlp", "otlp-lines")
     },
     **{
@@ -39,7 +39,6 @@ LOGS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     },
     "inspect-eval": ("inspect", lambda folder: inspect_log(folder, ".eval")),
     "inspect-json": ("inspect", lambda folder: inspect_log(folder, ".json")),
-    "tau2": ("tau2", tau2_log),
 }
 
 
@@ -52,7 +51,7 @@ def test_logs_of_the_real_sdks_become_drafts(name: str, tmp_path: Path) -> None:
     check_drafts(drafts, (tmp_path / "out.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["openai-objects", "otel-parts-console", "langfuse-traces", "tau2"])
+@pytest.mark.parametrize("name", ["openai-objects", "otel-parts-console", "langfuse-traces"])
 def test_the_messages_before_a_later_message_become_the_history(name: str, tmp_path: Path) -> None:
     drafts = imported(LOGS[name][1](tmp_path), "--until", "2")
     assert drafts
@@ -67,7 +66,7 @@ def test_the_messages_before_a_later_message_become_the_history(name: str, tmp_p
 
 def test_the_same_conversation_has_the_same_digest_whatever_the_format(tmp_path: Path) -> None:
     digests = set()
-    for name in ("openai-lists", "tau2", "otel-parts-otlp"):
+    for name in ("openai-lists", "langfuse-page", "otel-parts-otlp"):
         folder = tmp_path / name
         folder.mkdir()
         digests.add(tuple(sorted(draft["draft"]["digest"] for draft in imported(LOGS[name][1](folder)))))

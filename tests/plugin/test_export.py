@@ -78,10 +78,21 @@ def turns(path: Path) -> list[Any]:
 
 
 def test_imports_of_exports_are_the_run(measured: DeskProject) -> None:
-    whole = turns(measured.runs[-1])
+    folder = measured.runs[-1] / "simulations"
+    messages = [
+        [
+            message
+            for message in json.loads(path.read_text(encoding="utf-8"))["messages"]
+            if (message["role"], message.get("requestor")) != ("tool", "user")  # tools of the customer
+            and (message["role"] != "user" or message.get("content") not in (None, STOP_MARK))
+        ]
+        for path in folder.glob("*.json")
+    ]
+    log = measured.root / "chats.json"
+    log.write_text(json.dumps(messages), encoding="utf-8")
     for form in ("inspect", "otel"):
         (path,) = export(measured, form, "--sealed")
-        assert turns(path) == whole
+        assert turns(path) == turns(log)
 
 
 def test_spans_follow_the_conventions(measured: DeskProject) -> None:

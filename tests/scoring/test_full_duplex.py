@@ -101,22 +101,3 @@ def test_a_comparison_of_full_duplex_results_decides_nothing_and_says_why(
     out = " ".join(capsys.readouterr().out.split())
     assert f"note: base.json: 7 not scored, first 'v0': {FULL_DUPLEX}" in out
     assert "INCONCLUSIVE" in out
-
-
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_an_import_drafts_no_full_duplex_simulation_and_says_so_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_folder: bool
-) -> None:
-    out_path = tmp_path / "drafts.yaml"
-    path = results(tmp_path / "voice", [*VOICE, *TEXT], is_folder=is_folder)
-    assert main(["import", str(path), "--format", "tau2", "--out", str(out_path)]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == f"trace2evolve: {path}: 7 simulations left out: {FULL_DUPLEX}\n"
-    assert f"{out_path}: 2 drafts" in captured.out
-    only_path = results(tmp_path / "only", VOICE, is_folder=is_folder)
-    for options in ([], ["--skip-damaged"]):
-        new_path = tmp_path / "none.yaml"
-        command = ["import", str(only_path), "--format", "tau2", "--out", str(new_path), *options]
-        assert main(command) == 2
-        assert f"{only_path}: 7 simulations left out: {FULL_DUPLEX}" in capsys.readouterr().err
-        assert not new_path.exists()

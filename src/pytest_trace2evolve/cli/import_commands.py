@@ -18,12 +18,12 @@ IMPORT = Command(
     ),
     "imports:import_log",
     (
-        path_option("file", "FILE", "log: JSON, JSON lines or .eval, also with .gz, or a results folder"),
+        path_option("file", "FILE", "log: JSON, JSON lines or .eval, also with .gz"),
         text_option(
             "--format",
             None,
             "the log's format (default: detected from its content)",
-            choices=("openai", "otel", "langfuse", "inspect", "tau2"),
+            choices=("openai", "otel", "langfuse", "inspect"),
         ),
         path_option(
             "--out", "FILE", "file of drafts to create, or - for standard output (default: drafts/NAME.yaml)"

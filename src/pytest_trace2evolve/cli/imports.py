@@ -66,15 +66,13 @@ def import_log(options: argparse.Namespace) -> int:
 
 def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], int, int]":
     """Return the format, the conversations, and the numbers of damaged and repeated ones."""
-    from pytest_trace2evolve.importing.conversation import Conversation, Damage
+    from pytest_trace2evolve.importing.conversation import Conversation
     from pytest_trace2evolve.importing.readers import read_conversations
-    from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
     log_format, items = read_conversations(options.file, options.format)
     conversations: list[Conversation] = []
-    damages: list[Damage] = []
     seen: set[str] = set()
-    n_repeated = 0
+    n_damaged = n_repeated = 0
     for item in items:
         if isinstance(item, Conversation):
             identity = item.sample or repr([turn.content for turn in item.turns])
@@ -84,21 +82,14 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
             seen.add(identity)
             conversations.append(item)
             continue
-        damages.append(item)
-        if item.cause == FULL_DUPLEX:
-            continue
+        n_damaged += 1
         problem = f"{options.file}: {item.place or 'file'}: {item.cause}"
         if not options.skip_damaged:
             raise LogError(f"{problem}; fix it, or leave such conversations out with --skip-damaged")
         print(sanitize_line(f"trace2evolve: {problem}", 2000), file=sys.stderr)
-    full_duplex_count = sum(damage.cause == FULL_DUPLEX for damage in damages)
-    note = f"{full_duplex_count} simulations left out: {FULL_DUPLEX}" if full_duplex_count else ""
     if not conversations:
-        problem = note or f"holds no conversation of format {log_format}; is it the right file?"
-        raise LogError(f"{options.file}: {problem}")
-    if note:
-        print(sanitize_line(f"trace2evolve: {options.file}: {note}", 2000), file=sys.stderr)
-    return log_format, conversations, len(damages) - full_duplex_count, n_repeated
+        raise LogError(f"{options.file}: holds no conversation of format {log_format}; is it the right file?")
+    return log_format, conversations, n_damaged, n_repeated
 
 
 def _load_patterns(options: argparse.Namespace) -> "Patterns":

@@ -1,12 +1,10 @@
 """Conversations from logs: validated chat messages in OpenAI's form, with tool calls as objects."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.reading import parse_json
 
 MALFORMED = "malformed_arguments"
@@ -20,30 +18,10 @@ ROLES = {
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 CALL_PARTS = ("tool_use", "tool_call", "function", "function_call")
-RESULT_PARTS = ("tool_result", "tool_call_response", "function_response")
-_GOOGLE_PARTS = (
-    "functionCall",
-    "function_call",
-    "functionResponse",
-    "function_response",
-    "inlineData",
-    "fileData",
-)
+RESULT_PARTS = ("tool_result", "tool_call_response")
 IGNORED_PARTS = ("reasoning", "thinking", "redacted_thinking", "compaction")
 
 _CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call")
-_IGNORED_ITEMS = (
-    *(
-        *IGNORED_PARTS,
-        "compaction_trigger",
-        "item_reference",
-        "program",
-        "program_output",
-        "tool_search_output",
-    ),
-    *("additional_tools", "configuration_update", "mcp_list_tools", "mcp_approval_request"),
-    "mcp_approval_response",
-)
 _FAILED_STATUSES = ("ERROR", "FAILED", "INCOMPLETE", "2")
 
 
@@ -113,10 +91,9 @@ def inner_json(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        value = parse_json(text)
+        return parse_json(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict | list) else None
 
 
 def conversation_of(
@@ -131,6 +108,39 @@ def conversation_of(
     if not any(turn.role == "user" and turn.text.strip() for turn in dialogue_turns):
         raise DamagedError("has no message of a user")
     return Conversation(place, dialogue_turns, metadata or {})
+
+
+def turns_of_model_call(request: Any, answer: Any) -> list[Turn]:
+    """Parse a request to a model and its answer, in the shapes that APIs and SDKs record.
+
+    A request is a text, a list of messages, or an object with either. An answer is a text, messages, a
+    completion, or a response.
+
+    Raises:
+        DamagedError: a message is malformed.
+    """
+    if isinstance(request, dict) and "role" not in request:
+        names = ("messages", "input", "prompt")
+        request = next((request[name] for name in names if request.get(name) is not None), None)
+    if isinstance(request, int | float):
+        raise DamagedError(f"'messages' is {kind_name(request)}, not a list")
+    if isinstance(answer, dict):
+        choices = answer.get("choices")
+        if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+            answer = choices[0].get("message")
+        elif isinstance(answer.get("messages", answer.get("output")), list):
+            answer = answer.get("messages", answer.get("output"))
+    return turns_of([*_messages_of(request, "user"), *_messages_of(answer, "assistant")])
+
+
+def _messages_of(value: Any, role: str) -> list[Any]:
+    """Return a list of messages from a list, one message, or a text."""
+    if isinstance(value, str) and value:
+        return [{"role": role, "content": value}]
+    if isinstance(value, dict):
+        is_message = not value.keys().isdisjoint(("role", "content", "tool_calls", "parts", "type"))
+        return [value if "type" in value else {"role": role, **value}] if is_message else []
+    return value if isinstance(value, list) else []
 
 
 def turns_of(messages: Any) -> list[Turn]:
@@ -156,8 +166,8 @@ def turns_of(messages: Any) -> list[Turn]:
 
 
 def turns_of_message(message: Any) -> list[Turn]:
-    """Parse one chat message of OpenAI, Anthropic, Google, LangChain, Inspect or τ², or of OpenTelemetry's
-    conventions, or one item of OpenAI's Responses API. An ignored item has no turns.
+    """Parse one chat message of OpenAI, Anthropic, LangChain, Inspect or OpenTelemetry's conventions, or one
+    item of OpenAI's Responses API. An item of another type without a role or content has no turns.
 
     Raises:
         DamagedError: the value is not such a message.
@@ -165,28 +175,11 @@ def turns_of_message(message: Any) -> list[Turn]:
     if not isinstance(message, dict):
         raise DamagedError(f"is {kind_name(message)}, not an object")
     kind = _type_of(message)
-    if kind in _IGNORED_ITEMS:
-        return []
-    if kind in _CALL_ITEMS:
-        is_custom = kind == "custom_tool_call"
-        call = call_of({**message, "arguments": {"input": message.get("input")}} if is_custom else message)
-        turn = Turn("assistant", calls=(call,))
-        is_answered = kind == "mcp_call" and (message.get("output") is not None or call.failed)
-        return [turn, _result(message, call.id, message.get("output"))] if is_answered else [turn]
-    if kind in ("function_call_output", "custom_tool_call_output"):
-        return [_result(message, message.get("call_id"), message.get("output"))]
-    if kind.endswith("_call"):  # a tool that the provider runs, such as `web_search_call`
-        return [Turn("assistant", f"[{kind}]")]
-    if kind.endswith("_call_output"):
-        return []
     role_name = message.get("role", kind or None)
     role = ROLES.get(role_name) if isinstance(role_name, str) else None
-    if role is None:
-        problem = "has no role" if role_name is None else "has an unknown role"
-        if kind and "role" not in message:
-            raise DamagedError("has an unknown type and no role")
-        raise DamagedError(f"{problem}; known are {', '.join(ROLES)}")
     content = message.get("parts", message.get("content"))
+    if role is None or kind in _CALL_ITEMS:
+        return _turns_of_item(message, kind)
     if "parts" in message and not isinstance(content, list):
         raise DamagedError("has 'parts' that are no list of objects")
     call_id = message.get("tool_call_id", message.get("id"))
@@ -195,16 +188,30 @@ def turns_of_message(message: Any) -> list[Turn]:
     text, parsed_calls, results = _read_content(content)
     if role == "tool" and not results and not parsed_calls:
         return [_result(message, call_id, text)]
-    extra = message.get("additional_kwargs")
-    calls = message.get("tool_calls") or (extra.get("tool_calls") if isinstance(extra, dict) else None) or []
+    calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise DamagedError(f"has 'tool_calls' of {kind_name(calls)}, not a list")
-    parsed_calls += [call_of(call) for call in calls]
-    if isinstance(message.get("function_call"), dict):
-        parsed_calls.append(call_of(message["function_call"]))
+    parsed_calls += map(call_of, calls)
     if results and not text and not parsed_calls:
         return results
     return [*results, Turn("assistant" if role == "tool" else role, text, tuple(parsed_calls))]
+
+
+def _turns_of_item(item: dict[str, Any], kind: str) -> list[Turn]:
+    """Parse an item of the Responses API that is no message."""
+    if kind in _CALL_ITEMS:
+        is_custom = kind == "custom_tool_call"
+        call = call_of({**item, "arguments": {"input": item.get("input")}} if is_custom else item)
+        turn = Turn("assistant", calls=(call,))
+        is_answered = kind == "mcp_call" and (item.get("output") is not None or call.failed)
+        return [turn, _result(item, call.id, item.get("output"))] if is_answered else [turn]
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        return [_result(item, item.get("call_id"), item.get("output"))]
+    if not kind or "role" in item or item.get("content"):
+        problem = "has an unknown role" if "role" in item or kind else "has no role"
+        raise DamagedError(f"{problem}; known are {', '.join(ROLES)}")
+    # A tool that the provider runs, such as `web_search_call`, is kept as a text for the reader.
+    return [Turn("assistant", f"[{kind}]")] if kind.endswith("_call") else []
 
 
 def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
@@ -241,26 +248,21 @@ def _read_content(content: Any) -> tuple[str, list[Call], list[Turn]]:
     calls: list[Call] = []
     results: list[Turn] = []
     if content is None or isinstance(content, str):
-        return storable_text(content or ""), calls, results
+        return content or "", calls, results
     if isinstance(content, dict):
         return json.dumps(content, ensure_ascii=False), calls, results
     if not isinstance(content, list):
         raise DamagedError(f"has a content of {kind_name(content)}, not text")
     texts: list[str] = []
     for part in content:
-        if isinstance(part, str):
-            texts.append(storable_text(part))
-            continue
         kind = _type_of(part)
-        if not kind and isinstance(part, dict):  # Google's parts have a key in place of a type
-            key = next((key for key in part if key in ("text", *_GOOGLE_PARTS)), "")
-            kind = re.sub(r"([A-Z])", r"_\1", key).lower()
-            part = {**part[key], "type": kind} if isinstance(part.get(key), dict) else part
-        if kind in TEXT_PARTS:
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in TEXT_PARTS:
             text = part.get("text", part.get("refusal", part.get("content")))
             if not isinstance(text, str):
                 raise DamagedError(f"has a part whose text is {kind_name(text)}")
-            texts.append(storable_text(text))
+            texts.append(text)
         elif kind in CALL_PARTS:
             calls.append(call_of(part))
         elif kind in RESULT_PARTS:
@@ -280,7 +282,7 @@ def _type_of(part: Any) -> str:
 
 
 def call_of(call: Any) -> Call:
-    """Parse a tool call in the form of OpenAI, LangChain, Anthropic, Inspect or τ².
+    """Parse a tool call in the form of OpenAI, LangChain, Anthropic or Inspect.
 
     Raises:
         DamagedError: the call is not an object, or has no name.
@@ -293,21 +295,19 @@ def call_of(call: Any) -> Call:
     if not isinstance(name, str) or not name:
         raise DamagedError("has a tool call without a name")
     arguments = next((body[key] for key in ("arguments", "args", "input", "parameters") if key in body), None)
-    call_id = id_of(call.get("call_id") or call.get("id"))
-    return Call(storable_text(name), arguments_of(arguments), call_id, has_failed(call))
+    return Call(
+        name, _arguments_of(arguments), id_of(call.get("call_id") or call.get("id")), has_failed(call)
+    )
 
 
-def arguments_of(arguments: Any) -> dict[str, Any]:
+def _arguments_of(arguments: Any) -> dict[str, Any]:
     """Return a call's arguments from an object or its JSON. Any other value is kept under `MALFORMED`."""
-    if arguments is None or arguments == "":
+    value = inner_json(arguments) if isinstance(arguments, str) else arguments
+    if isinstance(value, dict):
+        return value
+    if not arguments:
         return {}
-    if isinstance(arguments, str):
-        try:
-            parsed = parse_json(arguments)
-        except ValueError:
-            return {MALFORMED: storable_text(arguments)}
-        return parsed if isinstance(parsed, dict) else {MALFORMED: storable_text(arguments)}
-    return arguments if isinstance(arguments, dict) else {MALFORMED: json.dumps(arguments, default=str)}
+    return {MALFORMED: arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)}
 
 
 def id_of(value: Any) -> str:
@@ -317,171 +317,5 @@ def id_of(value: Any) -> str:
 
 def kind_name(value: Any) -> str:
     """Return the JSON type of a value, for an error message."""
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a text",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-    }
-    return "missing" if value is None else names.get(type(value), type(value).__name__)
-
-
-# ---- model calls
-
-
-@dataclass
-class ModelCall:
-    """A call of a model: its place in the file and its messages, which may repeat earlier ones.
-
-    `id` is that of the response, and `previous` that of the response that the call continues without a
-    repetition. `start` orders the calls of one conversation, which `group` names.
-    """
-
-    place: str
-    turns: list[Turn]
-    start: str = ""
-    id: str = ""
-    previous: str = ""
-    group: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-
-def model_call_of(place: str, request: Any, answer: Any, start: str = "") -> ModelCall:
-    """Parse a request to a model and its answer, in the shapes that APIs and SDKs record.
-
-    A request is a text, a list of messages, or an object with either. An answer is a text, messages, a
-    completion, a response, or the events of a stream.
-
-    Raises:
-        DamagedError: a message is malformed.
-    """
-    answer = _last_event(answer)
-    ids: list[str] = []
-    for name in ("id", "previous_response_id"):
-        values = [item.get(name) for item in (answer, request) if isinstance(item, dict)]
-        ids.append(next((value for value in values if isinstance(value, str)), ""))
-    if isinstance(request, dict) and "role" not in request and not _type_of(request):
-        names = ("messages", "input", "prompt", "contents")
-        request = next((request[name] for name in names if request.get(name) is not None), None)
-    if isinstance(request, str):
-        turns = [Turn("user", storable_text(request))]
-    elif isinstance(request, dict):
-        turns = turns_of([request]) if "role" in request or _type_of(request) else []
-    else:
-        turns = [] if request is None else turns_of(request)
-    return ModelCall(place, turns + _answer_turns(answer), start, ids[0], ids[1])
-
-
-def _last_event(answer: Any) -> Any:
-    """Return the response that the events of a stream end with, also as text; other values stay."""
-    if isinstance(answer, str) and answer.startswith(("event:", "data:")):
-        lines = (inner_json(line.removeprefix("data:")) for line in answer.splitlines())
-        answer = [event for event in lines if event is not None]
-    events = answer if isinstance(answer, list) else [answer]
-    if not any(_type_of(event).startswith("response.") for event in events):
-        return answer
-    events = [event for event in events if isinstance(event, dict)]
-    responses = [event["response"] for event in events if isinstance(event.get("response"), dict)]
-    done = [event.get("item") for event in events if _type_of(event) == "response.output_item.done"]
-    last = responses[-1] if responses else {}
-    return last if last.get("output") else {**last, "output": done}
-
-
-def _answer_turns(answer: Any) -> list[Turn]:
-    if isinstance(answer, dict) and answer.get("object") == "response":
-        return turns_of(answer.get("output"))
-    if isinstance(answer, dict):
-        choices = answer.get("choices") or answer.get("candidates")
-        if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-            choice = choices[0]
-            answer = [choice.get("message", choice.get("content"))]
-        elif isinstance(answer.get("content"), dict) and "role" not in answer:
-            answer = [answer["content"]]
-        else:
-            lists = (answer.get(name) for name in ("output", "messages"))
-            answer = next((value for value in lists if isinstance(value, list)), answer)
-    if isinstance(answer, str) and answer:
-        return [Turn("assistant", storable_text(answer))]
-    if isinstance(answer, dict):
-        is_message = not answer.keys().isdisjoint(("role", "content", "tool_calls", "parts"))
-        answer = [{"role": "assistant", **answer}] if is_message or _type_of(answer) else []
-    return turns_of(answer) if isinstance(answer, list) else []
-
-
-def joined(calls: Sequence[ModelCall | Damage]) -> dict[int, ModelCall]:
-    """Join each call with the earlier calls that it continues, in any order of the log.
-
-    Returns:
-        The last call of each chain, by its index, with the messages of all. Its place is that of the first.
-    """
-    by_id = {call.id: call for call in calls if isinstance(call, ModelCall) and call.id}
-    continued = {call.previous for call in calls if isinstance(call, ModelCall)} & by_id.keys()
-    last_calls: dict[int, ModelCall] = {}
-    seen: set[str] = set()
-
-    def add(index: int, call: ModelCall) -> None:
-        chain, ids = [call], {call.id}
-        while (earlier := by_id.get(chain[-1].previous)) is not None and earlier.id not in ids:
-            ids.add(earlier.id)
-            chain.append(earlier)
-        seen.update(ids)
-        turns: list[Turn] = []
-        for link in reversed(chain):
-            n_shared = len(_common_start(turns, link.turns))
-            turns += link.turns[n_shared if n_shared == len(turns) else 0 :]
-        last_calls[index] = replace(chain[-1], turns=turns, start=call.start)
-
-    for is_last in (True, False):  # if calls continue each other in a circle, none of them is the last
-        for index, call in enumerate(calls):
-            if not isinstance(call, ModelCall) or is_last == (call.id in continued):
-                continue
-            if is_last or call.id not in seen:
-                add(index, call)
-    return last_calls
-
-
-def merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
-    """Join snapshots of conversations, one for each model call. Snapshots repeat earlier messages.
-
-    A snapshot that begins with all earlier messages replaces them. A snapshot that overlaps with the end of
-    the earlier messages, or continues them, extends them. Any other snapshot starts a conversation of its
-    own, such as that of a sub-agent. Only the longest conversation is returned; of several, the first.
-    """
-    threads: list[list[Turn]] = []
-    for snapshot in snapshots:
-        turns = [turn for turn in snapshot if turn.role != "system"]
-        if turns and not any(_extend(thread, turns) for thread in threads):
-            threads.append(turns)
-    return max(threads, key=len, default=[])
-
-
-def _extend(thread: list[Turn], turns: list[Turn]) -> bool:
-    """Add new turns to a thread. Return False if the turns belong to a different conversation."""
-    old, new = [turn.content for turn in thread], [turn.content for turn in turns]
-    if new[: len(old)] == old or old[: len(new)] == new:
-        thread[:] = turns if len(turns) > len(thread) else thread
-        return True
-    n_overlapping = next(
-        (size for size in range(min(len(old), len(new)), 0, -1) if old[-size:] == new[:size]), 0
-    )
-    n_shared = len(_common_start(thread, turns))
-    if n_overlapping:
-        thread += turns[n_overlapping:]
-    elif n_shared and len(new) > n_shared:
-        thread[n_shared:] = turns[n_shared:]  # the same conversation, after a retry or an edit
-    elif new[0][0] == "tool" or (
-        old[-1][0] == "assistant" and not old[-1][2] and all(role == "assistant" for role, *_ in new[1:])
-    ):
-        thread += turns
-    else:
-        return False
-    return True
-
-
-def _common_start(first: Sequence[Turn], second: Sequence[Turn]) -> Sequence[Turn]:
-    size = 0
-    while size < min(len(first), len(second)) and first[size].content == second[size].content:
-        size += 1
-    return first[:size]
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
+    return "missing" if value is None else names.get(type(value), "a number")

@@ -1,10 +1,10 @@
-"""Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse, Inspect and τ²."""
+"""Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse and Inspect."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from pytest_trace2evolve.errors import LogError
 from pytest_trace2evolve.importing import tracing
@@ -12,22 +12,35 @@ from pytest_trace2evolve.importing.conversation import (
     Conversation,
     Damage,
     DamagedError,
-    ModelCall,
     Turn,
     conversation_of,
-    inner_json,
-    joined,
     kind_name,
-    model_call_of,
     turns_of,
-    turns_of_message,
+    turns_of_model_call,
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
-from pytest_trace2evolve.records.message import USER_STOP_MARKS
-from pytest_trace2evolve.records.trace import FULL_DUPLEX
 
 LogItems = Iterator[Conversation | Damage]
-Read = TypeVar("Read")
+
+
+@dataclass
+class _ModelCall:
+    """A request to a model with its response.
+
+    Attributes:
+        ids: The ids of the response and of the conversation, by which a later request continues this one.
+        continues: The ids of the response and of the conversation that the request continues.
+        is_whole: Whether the log holds the beginning of the conversation.
+        is_last: Whether no later request of the log continues this one.
+    """
+
+    place: str
+    turns: list[Turn]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    continues: tuple[str, ...] = ()
+    is_whole: bool = True
+    is_last: bool = True
 
 
 def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogItems]:
@@ -45,185 +58,148 @@ def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogI
     """
     documents = read_documents(path)
     first_items: list[Document | Damage] = []
+    possible_formats: list[str] | None = None
     for document in documents:
         first_items.append(document)
-        if isinstance(document, Document) and (format or _possible_formats(document)):
-            break
-    values = [document for document in first_items if isinstance(document, Document)]
-    if not values:
+        if isinstance(document, Document):
+            possible_formats = [format] if format else _possible_formats(path, document)
+            if possible_formats:
+                break
+    if possible_formats is None:
         first = next(
             (item for item in first_items if isinstance(item, Damage)), Damage("", "holds no JSON value")
         )
         place = ": ".join(part for part in (str(path), first.place) if part)
         raise LogError(f"{place}: {first.cause}; export the log again")
-    if format is None:
-        possible_formats = _possible_formats(values[-1])
-        if len(possible_formats) != 1:
-            raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
-        format = possible_formats[0]
-    return format, FORMATS[format](chain(first_items, documents))
+    if len(possible_formats) != 1:
+        raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
+    return possible_formats[0], FORMATS[possible_formats[0]](chain(first_items, documents))
 
 
-def _possible_formats(document: Document) -> list[str]:
+def _possible_formats(path: Path, document: Document) -> list[str]:
     """Return the formats that a document may have."""
     value = document.value
     items = value if isinstance(value, list) else [value]
     flat = [inner for item in items[:20] for inner in (item[:20] if isinstance(item, list) else [item])]
     objects = [item for item in flat if isinstance(item, dict)]
+    if any("simulations" in item for item in objects):
+        raise LogError(
+            f"{path}: holds results of tau2, which have tasks already; name a log of conversations"
+        )
     if document.place.startswith("samples/"):
         return ["inspect"]
-    if not objects:
-        return []
     return [name for name, is_shown in _SIGNS.items() if any(map(is_shown, objects))]
 
 
 _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "openai": lambda item: (
-        (isinstance(item.get("messages"), list) and "observations" not in item and "epoch" not in item)
-        or (isinstance(item.get("role"), str) and "content" in item)
-        or (isinstance(item.get("request"), dict) and "response" in item)
-        or (item.get("object") == "response" and "output" in item)
-        or ("input" in item and isinstance(item.get("response"), dict | list | str))
-        or (isinstance(item.get("output"), list) and item.get("input") and "traceId" not in item)
+        (isinstance(item.get("messages"), list) and item.keys().isdisjoint(("observations", "epoch")))
+        or ("role" in item and "content" in item)
+        or ("response" in item and ("request" in item or "input" in item))
+        or (isinstance(item.get("output"), list) and "traceId" not in item)
         or item.get("type") in ("function_call", "function_call_output")
     ),
     "otel": tracing.is_otel,
     "langfuse": tracing.is_langfuse,
-    "inspect": lambda item: (
-        ("eval" in item and ("samples" in item or "plan" in item))
-        or ("epoch" in item and isinstance(item.get("messages"), list))
-    ),
-    "tau2": lambda item: isinstance(item.get("simulations"), list),
+    "inspect": lambda item: "eval" in item or ("epoch" in item and "messages" in item),
 }
 
 
-def _read_items(
+def _read(
     documents: Iterable[Document | Damage],
-    items: Callable[[Document], Iterable[tuple[str, Callable[[], Read]]]],
-) -> Iterator[Read | Damage]:
-    """Yield what is read from documents. Each `DamagedError` becomes a `Damage`."""
+    list_name: str,
+    read: Callable[[str, Any], Conversation | _ModelCall],
+) -> Iterator[Conversation | _ModelCall | Damage]:
+    """Yield what is read from documents: from the items of a list, or of a document's field `list_name`.
+
+    Each `DamagedError` becomes a `Damage`.
+    """
     for document in documents:
         if isinstance(document, Damage):
             yield document
             continue
-        try:
-            for place, read in items(document):
-                try:
-                    yield read()
-                except DamagedError as error:
-                    yield Damage(place, str(error))
-        except DamagedError as error:
-            yield Damage(document.place, str(error))
-
-
-def _place(document: Document, number: int, kind: str) -> str:
-    return ", ".join(part for part in (document.place, f"{kind} {number}") if part)
+        value = document.value
+        items = value.get(f"{list_name}s") if isinstance(value, dict) else value
+        values = items if isinstance(items, list) and not any(map(_is_message, items)) else [value]
+        for number, item in enumerate(values, 1):
+            place = f"{list_name} {number}" if values is items else ""
+            place = ", ".join(filter(None, (document.place, place)))
+            try:
+                yield read(place, item)
+            except DamagedError as error:
+                yield Damage(place, str(error))
 
 
 # ---- OpenAI
-
 
 _CONTINUES = "The conversation continues a response that the log does not hold: its beginning is missing."
 
 
 def _openai(documents: Iterable[Document | Damage]) -> LogItems:
-    items = list(_read_items(documents, _openai_items))
-    last_ids: dict[str, str] = {}
+    """Yield the conversations of requests, and of responses that continue each other."""
+    items = list(_read(documents, "conversation", _model_call))
+    calls_by_id: dict[str, _ModelCall] = {}
     for item in items:
-        if isinstance(item, ModelCall) and item.group:  # the provider keeps what its requests do not repeat
-            item.previous = item.previous or last_ids.get(item.group, "")
-            last_ids[item.group] = item.id
-    calls = joined(items)
-    for index, item in enumerate(items):
-        if isinstance(item, Damage):
+        if isinstance(item, _ModelCall):
+            earlier = next((calls_by_id[name] for name in item.continues if name in calls_by_id), None)
+            if earlier is not None:  # the provider keeps what its requests do not repeat
+                earlier.is_last = False
+                item.place, item.metadata = earlier.place, earlier.metadata
+                item.turns, item.is_whole = [*earlier.turns, *item.turns], earlier.is_whole
+            calls_by_id |= dict.fromkeys(filter(None, item.ids), item)
+    for item in items:
+        if not isinstance(item, _ModelCall):
             yield item
-        elif index in calls:
-            call = calls[index]
+        elif item.is_last:
             try:
-                conversation = conversation_of(call.place, call.turns, call.metadata)
-                yield replace(conversation, notes=(_CONTINUES,)) if call.previous else conversation
+                conversation = conversation_of(item.place, item.turns, item.metadata)
+                yield conversation if item.is_whole else replace(conversation, notes=(_CONTINUES,))
             except DamagedError as error:
-                yield Damage(call.place, str(error))
-
-
-def _openai_items(document: Document) -> Iterator[tuple[str, Callable[[], ModelCall]]]:
-    value = document.value
-    if isinstance(value, list) and not any(map(_is_message, value)):
-        for number, item in enumerate(value, 1):
-            place = _place(document, number, "conversation")
-            yield place, lambda place=place, item=item: _openai_call(place, item)  # type: ignore[misc]
-        return
-    yield document.place, lambda: _openai_call(document.place, value)
+                yield Damage(item.place, str(error))
 
 
 def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and ("role" in value or isinstance(value.get("type"), str))
 
 
-def _openai_call(place: str, value: Any) -> ModelCall:
+def _model_call(place: str, value: Any) -> _ModelCall:
     if isinstance(value, list):
-        return model_call_of(place, value, None)
+        return _ModelCall(place, turns_of(value))
     if not isinstance(value, dict):
         raise DamagedError(f"is {kind_name(value)}, not an object with 'messages'")
-    request = value["request"] if isinstance(value.get("request"), dict) else value
-    flat_answer = {key: value[key] for key in ("id", "choices", "output") if key in value}
-    names = ("messages", "input", "output", "choices", "response", "body")
-    if request is value and value.keys().isdisjoint(names):
+    if value.keys().isdisjoint(("messages", "input", "output", "choices", "request", "response")):
         raise DamagedError("'messages' is missing, not a list")
-    answer = value.get("response", value.get("events", flat_answer))
-    request = _body_of(request)
-    call = model_call_of(place, request, _body_of(answer))
-    conversation = request.get("conversation") if "input" in request else None
-    conversation = conversation.get("id") if isinstance(conversation, dict) else conversation
-    call.group = conversation if isinstance(conversation, str) else ""
-    call.metadata = {
-        key: item
-        for key, item in value.items()
-        if key not in ("messages", "input", "request", "response", "choices", "output", "tools")
-    }
-    return call
-
-
-def _body_of(value: Any) -> Any:
-    """The body of a recorded HTTP request or response; other values stay."""
-    body = value.get("body") if isinstance(value, dict) else None
-    body = inner_json(body) if isinstance(body, str) else body
-    return body if isinstance(body, dict) else value
+    request = value["request"] if isinstance(value.get("request"), dict) else value
+    answer = value.get("response", {key: value[key] for key in ("id", "choices", "output") if key in value})
+    response = answer if isinstance(answer, dict) else {}
+    conversation = request.get("conversation")
+    conversation = str((conversation.get("id") if isinstance(conversation, dict) else conversation) or "")
+    previous = str(response.get("previous_response_id") or request.get("previous_response_id") or "")
+    ids = (str(response.get("id") or ""), conversation)
+    used = ("messages", "input", "request", "response", "choices", "output", "tools")
+    metadata = {key: item for key, item in value.items() if key not in used}
+    turns = turns_of_model_call(request, answer)
+    return _ModelCall(place, turns, metadata, ids, (previous, conversation), is_whole=not previous)
 
 
 # ---- Inspect
 
+_CUSTOMER_PROMPT = "Begin the interaction. Remember you are the customer"
+
 
 def _inspect(documents: Iterable[Document | Damage]) -> LogItems:
-    return _read_items(documents, _inspect_items)
-
-
-def _inspect_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
-    value = document.value
-    samples = value.get("samples") if isinstance(value, dict) and "samples" in value else [value]
-    if not isinstance(samples, list):
-        raise DamagedError(f"has 'samples' of {kind_name(samples)}, not a list")
-    for number, sample in enumerate(samples, 1):
-        place = document.place if samples == [value] else _place(document, number, "sample")
-        yield place, lambda place=place, sample=sample: _sample(place, sample)  # type: ignore[misc]
+    return cast(LogItems, _read(documents, "sample", _sample))
 
 
 def _sample(place: str, sample: Any) -> Conversation:
     if not isinstance(sample, dict):
         raise DamagedError(f"is {kind_name(sample)}, not a sample")
     attachments = sample.get("attachments")
-    attachments_by_id = attachments if isinstance(attachments, dict) else {}
-    messages = _resolve_attachments(_agent_messages(sample), attachments_by_id, 0)
+    messages = _resolved(_agent_messages(sample), attachments if isinstance(attachments, dict) else {})
     metadata = sample.get("metadata")
     conversation = conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
-    is_repeatable = "epoch" in sample
-    return replace(
-        conversation, sample=repr((sample.get("id"), sample.get("input"))) if is_repeatable else ""
-    )
-
-
-_AGENT_STATE = "StoredAgentState:"
-_CUSTOMER_PROMPT = "Begin the interaction. Remember you are the customer"
+    identity = repr((sample.get("id"), sample.get("input"))) if "epoch" in sample else ""
+    return replace(conversation, sample=identity)
 
 
 def _agent_messages(sample: dict[str, Any]) -> Any:
@@ -233,77 +209,26 @@ def _agent_messages(sample: dict[str, Any]) -> Any:
     assistant's. The agent's own messages are in the sample's store.
     """
     store = sample.get("store")
-    items = store.items() if isinstance(store, dict) else ()
-    state = {key: value for key, value in items if key.startswith(_AGENT_STATE)}
-    if not state and _CUSTOMER_PROMPT not in str(sample.get("input")):
-        return sample.get("messages")
-    for key, value in state.items():
-        if key.endswith(":messages"):
+    for key, value in store.items() if isinstance(store, dict) else ():
+        if key.startswith("StoredAgentState:") and key.endswith(":messages"):
             return value
-    raise DamagedError(
-        "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
-        "roles of customer and agent exchanged)"
-    )
+    if _CUSTOMER_PROMPT in str(sample.get("input")):
+        raise DamagedError(
+            "is of inspect_evals/tau2 and lacks the agent's messages in its store (its own messages have the "
+            "roles of customer and agent exchanged)"
+        )
+    return sample.get("messages")
 
 
-_ATTACHMENT = "attachment://"
-
-
-def _resolve_attachments(value: Any, attachments: dict[str, Any], depth: int) -> Any:
+def _resolved(value: Any, attachments: dict[str, Any]) -> Any:
     """Replace references to attachments, in which Inspect keeps long strings, by the attachments."""
-    if isinstance(value, str) and value.startswith(_ATTACHMENT):
-        return attachments.get(value.removeprefix(_ATTACHMENT), value)
+    if isinstance(value, str):
+        return attachments.get(value.removeprefix("attachment://"), value)
     if isinstance(value, list):
-        return [_resolve_attachments(item, attachments, depth + 1) for item in value]
+        return [_resolved(item, attachments) for item in value]
     if isinstance(value, dict):
-        return {key: _resolve_attachments(item, attachments, depth + 1) for key, item in value.items()}
+        return {key: _resolved(item, attachments) for key, item in value.items()}
     return value
-
-
-# ---- τ²
-
-
-def _tau2(documents: Iterable[Document | Damage]) -> LogItems:
-    return _read_items(documents, _tau2_items)
-
-
-def _tau2_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
-    value = document.value
-    simulations = value.get("simulations") if isinstance(value, dict) else None
-    if not isinstance(simulations, list):
-        raise DamagedError("has no list 'simulations'; is it a results file of tau2?")
-    for number, simulation in enumerate(simulations, 1):
-        place = document.place or f"simulation {number}"
-        yield place, lambda place=place, item=simulation: _simulation(place, item)  # type: ignore[misc]
-
-
-def _simulation(place: str, simulation: Any) -> Conversation:
-    if not isinstance(simulation, dict):
-        raise DamagedError(f"is {kind_name(simulation)}, not a simulation")
-    turns: list[Turn] = []
-    if simulation.get("mode") == "full_duplex" or simulation.get("ticks"):
-        raise DamagedError(FULL_DUPLEX)
-    messages = simulation.get("messages")
-    if not isinstance(messages, list):
-        raise DamagedError(f"'messages' is {kind_name(messages)}, not a list")
-    for number, message in enumerate(messages, 1):
-        if isinstance(message, dict) and message.get("requestor") == "user" and message.get("role") == "tool":
-            continue  # tools of the customer
-        try:
-            message_turns = turns_of_message(message)
-        except DamagedError as error:
-            raise DamagedError(f"message {number} {error}") from None
-        for turn in message_turns:
-            text = _without_stop(turn.text) if turn.role == "user" else ""
-            if turn.role != "user" or text:
-                turns.append(Turn("user", text) if text else turn)
-    return conversation_of(place, turns)
-
-
-def _without_stop(text: str) -> str:
-    for mark in USER_STOP_MARKS:
-        text = text.replace(mark, "")
-    return text.strip()
 
 
 FORMATS: dict[str, Callable[[Iterable[Document | Damage]], LogItems]] = {
@@ -311,6 +236,5 @@ FORMATS: dict[str, Callable[[Iterable[Document | Damage]], LogItems]] = {
     "otel": tracing.read_otel,
     "langfuse": tracing.read_langfuse,
     "inspect": _inspect,
-    "tau2": _tau2,
 }
 """The readers of all formats, by name."""
