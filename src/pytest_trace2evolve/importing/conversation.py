@@ -99,12 +99,16 @@ def inner_json(text: str) -> Any:
 def conversation_of(
     place: str, turns: Sequence[Turn], metadata: dict[str, Any] | None = None
 ) -> Conversation:
-    """Make a conversation from turns.
+    """Make a conversation from turns, without system messages and the calls of others than the agent.
 
     Raises:
         DamagedError: the user says nothing.
     """
-    dialogue_turns = tuple(turn for turn in turns if turn.role != "system")
+    dialogue_turns = tuple(
+        turn if turn.role == "assistant" else replace(turn, calls=())
+        for turn in turns
+        if turn.role != "system"
+    )
     if not any(turn.role == "user" and turn.text.strip() for turn in dialogue_turns):
         raise DamagedError("has no message of a user")
     return Conversation(place, dialogue_turns, metadata or {})

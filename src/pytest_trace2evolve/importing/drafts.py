@@ -2,6 +2,8 @@
 
 import json
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +20,7 @@ NOTES = (
     "Read every line for personal data that was missed.",
 )
 
-MAX_GOAL = 200
+MAX_GOAL = 500
 MAX_METADATA = 20
 
 _READ_VERBS = word_set(
@@ -26,9 +28,6 @@ _READ_VERBS = word_set(
     "think verify validate count browse load select inspect track estimate compare is has can"
 )
 """Words that begin the names of tools that only read."""
-
-_PREFIXED_READ_VERBS = word_set("get find search lookup fetch retrieve describe read")
-"""Words that may follow a server's name, which nothing sets apart in `github_get_issue`."""
 
 _CHANGE_VERBS = word_set(
     "add apply approve book buy cancel change clear close create delete edit email insert join mark modify "
@@ -67,19 +66,19 @@ def drafts_of(
     tables = tables_of(world)
     conversation_list = list(conversations)
     scopes = [redactor.learn(_draft_values(conversation)) for conversation in conversation_list]
-    source_scope = redactor.learn(settings.source)
-    source = redactor.redact(settings.source, source_scope)
+    source = redactor.redact(settings.source, redactor.learn(settings.source))
     drafts: list[Draft] = []
-    used_ids: set[str] = set()
+    n_drafts_by_id: Counter[str] = Counter()
     for conversation, scope in zip(conversation_list, scopes, strict=True):
         facts: Facts = {}
         turns = tuple(_redacted_turn(turn, redactor, scope, facts) for turn in conversation.turns)
         metadata = redactor.redact(_short_values(conversation.metadata), scope)
         place = redactor.redact_text(conversation.place, scope)
-        redacted_conversation = Conversation(place, turns, metadata, conversation.notes)
-        data = _named_records(turns, tables)
-        draft = _draft_task(redacted_conversation, facts, settings, source, data)
-        draft["id"] = _unused_id(draft["id"], used_ids)
+        conversation = Conversation(place, turns, metadata, conversation.notes)
+        draft = _draft_task(conversation, facts, settings, source, _named_records(turns, tables))
+        n_drafts_by_id[draft["id"]] += 1
+        if (number := n_drafts_by_id[draft["id"]]) > 1:
+            draft["id"] += f"-{number}"
         drafts.append(draft)
     return drafts
 
@@ -127,44 +126,41 @@ def _draft_task(
     turns = conversation.turns
     user_places = [place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()]
     opening_place = user_places[min(settings.until, len(user_places)) - 1]
-    history, later_turns = turns[:opening_place], turns[opening_place:]
-    successful_calls = _successful_calls(later_turns)
+    successful_calls = _successful_calls(turns[opening_place:])
     changes = [call for call in successful_calls if not _only_reads(call["name"])]
     texts = " ".join(turn.text for turn in turns if turn.role == "user")
     identity = digest([_without_numbers(turn) for turn in turns])
-    name = re.sub(
-        r"[^a-z0-9]+", "-", (changes or successful_calls or [{"name": "talk"}])[0]["name"].casefold()
-    ).strip("-")
+    main_call = (changes or successful_calls or [{"name": "talk"}])[0]["name"]
+    name = re.sub(r"[^a-z0-9]+", "-", main_call.casefold()).strip("-")
+    opening = turns[opening_place].text
+    said = " ".join(turn.text for turn in turns[opening_place:] if turn.role == "user")
+    user: dict[str, Any] = {
+        "goal": textwrap.shorten(said, MAX_GOAL, placeholder="…"),
+        "opening": opening,
+        "knows": _known_facts(facts, successful_calls, texts),
+    }
     draft: Draft = {
         "id": f"{name[:40] or 'talk'}-{identity[:8]}",
-        "user": {
-            "goal": _goal([turns[place].text for place in user_places[user_places.index(opening_place) :]])
-        },
+        "user": {key: value for key, value in user.items() if value},
         "expect": {"calls": changes} if changes else {"data": {}},
-    }
-    draft["user"]["opening"] = turns[opening_place].text
-    known_facts = _known_facts(facts, successful_calls, texts)
-    if known_facts:
-        draft["user"]["knows"] = known_facts
-    if data:
-        draft["data"] = data
-    if opening_place:
-        draft["history"] = _messages(history)
-    draft["draft"] = {
-        "source": source,
-        "format": settings.format,
-        "place": conversation.place or "whole file",
-        "digest": identity,
-        "notes": [*conversation.notes, *(NOTES if changes else (_NO_CHANGE, *NOTES[1:]))],
+        "data": data,
+        "history": _messages(turns[:opening_place]),
+        "draft": {
+            "source": source,
+            "format": settings.format,
+            "place": conversation.place or "whole file",
+            "digest": identity,
+            "notes": [*conversation.notes, *(NOTES if changes else (_NO_CHANGE, *NOTES[1:]))],
+        },
     }
     if conversation.metadata:
         draft["draft"]["metadata"] = conversation.metadata
-    return draft
+    return {key: value for key, value in draft.items() if value}
 
 
 def _named_records(turns: Sequence[Turn], tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
     """Return the records that tools returned before the agent changed them, by table and id."""
-    calls = [call for turn in turns if turn.role == "assistant" for call in turn.calls]
+    calls = [call for turn in turns for call in turn.calls]
     changed_text = ""
     data: dict[str, dict[str, Any]] = {}
     for index, number in sorted(_answered_calls(turns).items()):
@@ -181,38 +177,9 @@ def _named_records(turns: Sequence[Turn], tables: Mapping[str, Table]) -> dict[s
 _NO_CHANGE = "The agent called no tool that changes something, so the data must stay: say if that is right."
 
 
-_SMALL_TALK = word_set(
-    "hi hello hey good morning afternoon evening day there dear team support thanks thank please yes no ok "
-    "okay sure i i'm im am are is it's its it this that here speaking can could would you me my we help need "
-    "want have has like some assistance question problem issue request with about for a an the to of and in "
-    "on your how doing well today right correct what who be do so just name email number id account"
-)
-"""Words of greetings and identifications, which say nothing about what the customer wants."""
-
-_IDENTIFICATION = re.compile(
-    r"(?i:\b(?:my|the)(?: [a-z-]+){0,2} (?:name|surname|id|number|code|reference|e-?mail|address|phone"
-    r"|username|birthday|birth) (?:is|:))\s*[^\s,.;!?]+(?:\s+(?:[A-Z]\w*|\d\S*))*"
-    r"|(?i:\bname|\buser)\d\S*"
-)
-"""A phrase by which customers identify themselves, with the value, and replaced names and addresses."""
-
-
-def _goal(texts: Sequence[str]) -> str:
-    """Return the first message that says more than a greeting or an identification, as one line."""
-    goal_text = next((text for text in texts if _says_more(text)), texts[0])
-    line = " ".join(goal_text.split())
-    return line if len(line) <= MAX_GOAL else f"{line[: MAX_GOAL - 1].rstrip()}…"
-
-
-def _says_more(text: str) -> bool:
-    words = [word.strip('.,;:!?"()').casefold() for word in _IDENTIFICATION.sub(" ", text).split()]
-    others = [word for word in words if word.isalpha() and word not in _SMALL_TALK]
-    return bool(others) and len(text.split()) > 2
-
-
 def _successful_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Return the calls whose arguments are an object, and of which neither the call nor its result failed."""
-    calls = [call for turn in turns if turn.role == "assistant" for call in turn.calls]
+    calls = [call for turn in turns for call in turn.calls]
     failed = {number for index, number in _answered_calls(turns).items() if turns[index].error}
     return [
         {"name": call.name, "arguments": call.arguments}
@@ -230,15 +197,13 @@ def _answered_calls(turns: Sequence[Turn]) -> dict[int, int]:
     unanswered: list[int] = []
     answered: dict[int, int] = {}
     for index, turn in enumerate(turns):
-        if turn.role == "assistant":
-            unanswered += range(len(ids), len(ids) + len(turn.calls))
-            ids += [call.id for call in turn.calls]
-        elif turn.role == "tool":
-            has_id = turn.id and turn.id in ids
-            candidates = [number for number in unanswered if not has_id or ids[number] == turn.id]
-            if candidates:
-                answered[index] = candidates[0]
-                unanswered.remove(candidates[0])
+        unanswered += range(len(ids), len(ids) + len(turn.calls))
+        ids += [call.id for call in turn.calls]
+        has_id = turn.id != "" and turn.id in ids
+        candidates = [number for number in unanswered if not has_id or ids[number] == turn.id]
+        if turn.role == "tool" and candidates:
+            answered[index] = candidates[0]
+            unanswered.remove(candidates[0])
     return answered
 
 
@@ -249,12 +214,8 @@ def _only_reads(name: str) -> bool:
     """
     tool_name = next((part for part in reversed(re.split(r"__|[.:/]", name)) if part), "")
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool_name)]
-    if words[:1] and words[0] in _READ_VERBS:
-        return True
-    return not _CHANGE_VERBS.intersection(words) and (
-        not _PREFIXED_READ_VERBS.isdisjoint(words[1:-1])
-        or ("list" in words[1:-1] and words[-1].endswith("s"))
-    )
+    begins_with_read = bool(words) and words[0] in _READ_VERBS
+    return begins_with_read or (not _READ_VERBS.isdisjoint(words[1:-1]) and _CHANGE_VERBS.isdisjoint(words))
 
 
 def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:
@@ -277,34 +238,27 @@ def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -
 
 
 def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Convert turns to OpenAI's messages, with new call ids. Results without a call are left out."""
+    """Convert turns to OpenAI's messages, with new call ids.
+
+    Results follow their calls in the order of the calls. Results without a call are left out.
+    """
+    results = {number: turns[index].text for index, number in _answered_calls(turns).items()}
     messages: list[dict[str, Any]] = []
-    numbers = _answered_calls(turns)
-    n_calls, order = 0, {"": -1}
-    for index, turn in enumerate(turns):
-        if turn.role != "tool" and not turn.text and not turn.calls:
+    n_calls = 0
+    for turn in turns:
+        if turn.role == "tool" or not (turn.text or turn.calls):
             continue
         message: dict[str, Any] = {"role": turn.role, "content": turn.text}
-        if turn.role == "assistant" and turn.calls:
-            message["tool_calls"] = []
-            for call in turn.calls:
-                new_id = f"call_{n_calls + 1}"
-                order[new_id] = n_calls
-                n_calls += 1
-                arguments = json.dumps(call.arguments, ensure_ascii=False)
-                function = {"name": call.name, "arguments": arguments}
-                message["tool_calls"].append({"id": new_id, "type": "function", "function": function})
-        elif turn.role == "tool":
-            if index not in numbers:
-                continue
-            message["tool_call_id"] = f"call_{numbers[index] + 1}"
-            # A task has the results in the order of the calls, but parallel calls end in any order.
-            position = len(messages)
-            while order[messages[position - 1].get("tool_call_id", "")] > numbers[index]:
-                position -= 1
-            messages.insert(position, message)
-            continue
         messages.append(message)
+        for number, call in enumerate(turn.calls, n_calls):
+            call_id = f"call_{number + 1}"
+            function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+            message.setdefault("tool_calls", []).append(
+                {"id": call_id, "type": "function", "function": function}
+            )
+            if number in results:
+                messages.append({"role": "tool", "content": results[number], "tool_call_id": call_id})
+        n_calls += len(turn.calls)
     return messages
 
 
@@ -326,12 +280,3 @@ def _without_numbers(turn: Turn) -> list[Any]:
         _REPLACEMENT.sub("*", text),
         [[name, _REPLACEMENT.sub("*", arguments)] for name, arguments in calls],
     ]
-
-
-def _unused_id(name: str, used_ids: set[str]) -> str:
-    number, new_id = 1, name
-    while new_id in used_ids:
-        number += 1
-        new_id = f"{name}-{number}"
-    used_ids.add(new_id)
-    return new_id

@@ -1,10 +1,10 @@
 """Drafts the records that a conversation names into the data of a task, from the results of its tools."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_trace2evolve.importing.conversation import inner_json
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.worlds.plain import ToolsWorld
 
@@ -29,19 +29,15 @@ def find_records(
 
     A record without its id gets the argument of the call that looks like an id of the table.
     """
-    try:
-        value = json.loads(result)
-    except (ValueError, RecursionError):
-        return
+    value = inner_json(result)
+    fields_by_table = {name: set().union(*table.values()) for name, table in tables.items()}
     for found in _mappings(value):
-        rows = [(len(found.keys() & _fields(table)), name) for name, table in tables.items()]
+        rows = [(len(found.keys() & fields), name) for name, fields in fields_by_table.items()]
         overlap, name = max(rows, default=(0, ""))
         if not overlap or 2 * overlap < max(len(found), min(map(len, tables[name].values()))):
             continue
-        record_id = _id_of(found, arguments if found is value else {}, tables[name])
-        if record_id:
-            fields = _fields(tables[name])
-            yield name, record_id, {key: item for key, item in found.items() if key in fields}
+        if record_id := _id_of(found, arguments if found is value else {}, tables[name]):
+            yield name, record_id, {key: found[key] for key in found if key in fields_by_table[name]}
 
 
 def _mappings(value: object) -> Iterator[dict[str, Any]]:
@@ -51,19 +47,11 @@ def _mappings(value: object) -> Iterator[dict[str, Any]]:
         yield from _mappings(item)
 
 
-def _fields(table: Table) -> set[str]:
-    return {field for row in table.values() for field in row}
-
-
 def _id_of(record: Mapping[str, Any], arguments: Mapping[str, Any], table: Table) -> str:
     """Return the id of a record; empty if neither the record nor exactly one argument names it."""
     for field, value in record.items():
         if all(str(row.get(field)) == key for key, row in table.items()):
             return str(value)
-    shapes = {_shape(key) for key in table}
-    ids = [str(value) for value in arguments.values() if _shape(str(value)) in shapes]
+    shapes = {re.sub(r"\d+", "0", key) for key in table}
+    ids = [str(value) for value in arguments.values() if re.sub(r"\d+", "0", str(value)) in shapes]
     return ids[0] if len(ids) == 1 else ""
-
-
-def _shape(record_id: str) -> str:
-    return re.sub(r"\d+", "0", record_id)

@@ -49,30 +49,16 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
                 except ValueError as error:
                     raise LogError(f"{path}, line {number}: {error}; fix the line") from None
     else:
-        if _ALIAS.search(text):
-            _check_aliases(path, text)
+        if match := _ALIAS.search(text):  # aliases can make a small file huge
+            line_number = text.count("\n", 0, match.start()) + 1
+            raise LogError(f"{path}, line {line_number}: has an alias; write the value out")
         tasks = parse_yaml(text, path, LogError)
-    if tasks is None:
-        return []
-    if not isinstance(tasks, list):
+    if not isinstance(tasks, list | None):
         raise LogError(f"{path}: holds no list of tasks; begin each task with '- id: …'")
-    for number, task in enumerate(tasks, 1):
+    for number, task in enumerate(tasks or (), 1):
         if not isinstance(task, dict):
             raise LogError(f"{path}: task {number} is no object; begin each task with '- id: …'")
-    return tasks
-
-
-def _check_aliases(path: Path, text: str) -> None:
-    """Reject aliases, which can make a small file huge."""
-    import yaml
-
-    try:
-        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
-                raise LogError(f"{path}, line {line}: has an alias; write the value out")
-    except (yaml.YAMLError, RecursionError):
-        return  # the loader reports it
+    return tasks or []
 
 
 def pieces(text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
@@ -91,8 +77,7 @@ def pieces(text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
         if starts[position] == 0:
             starts[position] = start
     ends = [*starts[1:], len(lines)]
-    items = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
-    items = [piece if piece.endswith("\n") else f"{piece}\n" for piece in items]
+    items = ["".join(lines[start:end]).rstrip("\n") + "\n" for start, end in zip(starts, ends, strict=True)]
     if len(items) == len(tasks) and all(map(_is_item, items, tasks)):
         return items
     return [dump_yaml([task]) for task in tasks]
@@ -108,17 +93,7 @@ def _is_item(piece: str, task: dict[str, Any]) -> bool:
 
 def without_key(piece: str, key: str) -> str:
     """The text of a task without one of its keys."""
-    import yaml
-
     (task,) = parse_tasks(Path("piece.yaml"), piece)
     remaining_fields = {name: value for name, value in task.items() if name != key}
-    mapping = yaml.compose(piece, Loader=yaml.SafeLoader).value[0]
-    lines = piece.splitlines(keepends=True)
-    keys = [name for name, _ in mapping.value]
-    for position, name in enumerate(keys):
-        if name.value == key and position > 0:
-            after = keys[position + 1].start_mark.line if position + 1 < len(keys) else len(lines)
-            shortened_piece = "".join([*lines[: name.start_mark.line], *lines[after:]])
-            if _is_item(shortened_piece, remaining_fields):
-                return shortened_piece
-    return dump_yaml([remaining_fields])
+    shortened_piece = re.sub(rf"(?m)^  {key}:.*\n(?:(?:   .*|[ \t]*|  -.*)\n)*", "", piece, count=1)
+    return shortened_piece if _is_item(shortened_piece, remaining_fields) else dump_yaml([remaining_fields])
