@@ -22,7 +22,7 @@ CANDIDATE_OPTION = text_option(
     "--candidate", "ID", "candidate whose instruction the agent receives (default: none)"
 )
 RECIPE_OPTIONS = (
-    text_option("--preset", None, "pocket or gpu (default: pocket)", default="pocket"),
+    text_option("--preset", None, "pocket, gpu or paper (default: pocket)", default="pocket"),
     path_option("--config", "FILE", "TOML file with recipe values"),
 )
 RAY_OPTION = text_option("--ray", "ADDRESS|auto", "run rollouts on a Ray cluster: its address, or auto")

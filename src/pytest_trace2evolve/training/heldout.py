@@ -279,11 +279,7 @@ def serve_locally(
     max_connections: int = 64,
     threads: int | None = None,
 ) -> Iterator[ModelSettings]:
-    """Serve a base and adapters, given as folders by name; yields the settings for requests to the base.
-
-    Raises:
-        ModelFolderError: the base or an adapter cannot be served.
-    """
+    """Serve a base and adapters, given as folders by name; yields the settings for requests to the base."""
     server = LocalServer(base.path, adapters, () if threads is None else ("-o", f"t2e_threads={threads}"))
     try:
         yield ModelSettings(
