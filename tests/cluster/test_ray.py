@@ -25,6 +25,7 @@ from pytest_trace2evolve.training.heldout import Measurement, measure
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.e2e.test_doc_blocks import blocks
 from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
+from tests.project_modules import FOLDER
 from tests.session.test_live import SECRET, SOLVED, key
 from tests.session.test_provider_fields import thinking
 
@@ -43,7 +44,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as there:
-        there.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
+        there.setenv("PYTHONPATH", os.pathsep.join(map(str, (FOLDER, REPOSITORY, REPOSITORY / "src"))))
         # The disk counts as full, so that objects that do not fit a store cannot be written there instead.
         system = {"automatic_object_spilling_enabled": False, "local_fs_capacity_threshold": 0.001}
         head = {
@@ -175,7 +176,7 @@ ENDS = """
 import os
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
 from pytest_trace2evolve.users.reference import GoldUser
-from tests.fake_world import FakeWorld
+from fake_world import FakeWorld
 
 
 class Ends(OracleAgent):
@@ -351,7 +352,7 @@ def test_another_version_on_a_node_is_named(
     package = tmp_path / "pytest_trace2evolve"
     package.mkdir()
     (package / "__init__.py").write_text(OTHER.format(path=str(REPOSITORY / "src/pytest_trace2evolve")))
-    path = os.pathsep.join([str(tmp_path), str(REPOSITORY), str(REPOSITORY / "src")])
+    path = os.pathsep.join(map(str, (tmp_path, FOLDER, REPOSITORY, REPOSITORY / "src")))
     node = cluster.add_node(num_cpus=1, object_store_memory=STORE, env_vars={"PYTHONPATH": path})
     try:
         with pytest.raises(ConfigError) as caught:

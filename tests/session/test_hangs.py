@@ -17,7 +17,7 @@ from tests.session.test_live import SECRET, SOLVED
 __all__ = ["project"]
 
 RAISING = """
-from tests.fake_world import FakeSession
+from fake_world import FakeSession
 
 _call = FakeSession.call
 
