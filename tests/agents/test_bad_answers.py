@@ -216,13 +216,6 @@ def test_streams_that_are_complete_are_answers(tmp_path: Path, name: str) -> Non
     assert texts_of(done) == ["fine"]
 
 
-def test_a_choice_that_holds_only_the_results_of_a_filter_is_no_fault() -> None:
-    """Azure's asynchronous content filter sends such choices, without a delta."""
-    result = {"choices": [{"index": 0, "finish_reason": None, "content_filter_results": {}}]}
-    assert stream_fault("choices", events(*CHUNKS[:2], result, CHUNKS[2], end=b"")) == ""
-    assert stream_fault("choices", events(result)) != ""
-
-
 @given(st.data())
 def test_a_stream_that_is_cut_anywhere_before_its_last_choice_is_no_answer(data: st.DataObject) -> None:
     content = GOOD[True]

@@ -206,34 +206,6 @@ def test_an_agent_sees_schemas_and_the_candidate_but_no_key(
     assert seen["stdin"] == 0
 
 
-def test_tools_may_be_called_while_the_agent_is_made(folder: Path) -> None:
-    (done,) = Runner("bot:early", folder).run()
-    assert texts_of(done) == ["milk", "milk"]
-    assert calls_of(done) == [("read_note", {"note_id": "N1"})]
-
-
-def test_wrong_arguments_are_the_worlds_to_reject(folder: Path) -> None:
-    (done,) = Runner("bot:wrong", folder, messages=["Go."]).run()
-    assert done.termination_reason == "user_stop"
-    assert texts_of(done)[0].count("Error: ") == 4
-    assert len(calls_of(done)) == 4
-
-
-def test_a_conversation_is_continued_with_its_history(folder: Path) -> None:
-    from tests.own_agents import TASK
-
-    history = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Yes?"}]
-    task = TASK.model_copy(deep=True).model_validate(
-        {**TASK.model_dump(), "initial_state": {"message_history": history}}
-    )
-    messages = ["", "Go on."]
-    (done,) = Runner("bot:continued", folder, messages=messages).run(task=task)
-    assert texts_of(done)[-1] == "2 Yes? Go on."
-    (lost,) = Runner("bot:plain", folder, messages=messages).run(task=task)
-    assert lost.termination_reason == "infrastructure_error"
-    assert "cannot continue one" in lost.error_text
-
-
 def test_usage_and_cost_equal_those_of_the_server(folder: Path) -> None:
     from pytest_trace2evolve.models.prices import Price
 

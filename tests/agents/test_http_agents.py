@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.engine.http_agent import check_url, public_url, read_version
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.engine.http_agent import read_version
 from pytest_trace2evolve.records.completion import usage_of
 from tests.own_agents import Runner, calls_of, chat_server, http_server, texts_of
 
@@ -157,22 +156,3 @@ def test_an_endpoint_that_is_gone_or_silent_loses_the_simulation(tmp_path: Path)
 def test_a_version_identifies_an_agent(answer: Callable[..., tuple[int, bytes]], version: str) -> None:
     with http_server(answer) as url:
         assert read_version(url) == version
-
-
-def test_an_endpoint_that_is_gone_is_an_error_of_the_configuration() -> None:
-    with http_server(Bot()) as url:
-        pass
-    with pytest.raises(ConfigError, match=r"cannot be reached: ConnectError: .*; start it"):
-        read_version(url.replace("//", "//me:secret@"))
-
-
-def test_urls() -> None:
-    assert public_url("http://me:secret@127.0.0.1:8080/chat") == "http://127.0.0.1:8080/chat"
-    for url, problem in {
-        "http://h/chat?token=x": "http://h/chat: the URL of an agent has no query",
-        "http:///chat": "has no host",
-        "http://h:0/": "has no host",
-        "http://h:x/": "is invalid",
-    }.items():
-        with pytest.raises(ConfigError, match=problem):
-            check_url(url)

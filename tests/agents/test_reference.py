@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome_text, proposal_text
-from pytest_trace2evolve.cases.case import Case, generate, read_cases
+from pytest_trace2evolve.cases.case import Case, read_cases
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Content, Request, Task, Turn, script_of
+from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Request, Task, Turn, script_of
 from pytest_trace2evolve.users.message_parser import parse_message
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
@@ -64,24 +64,6 @@ def test_before_a_write_it_asks_for_a_yes_once() -> None:
     assert [one.name for one in written.tool_calls or ()] == [action.name]
 
 
-def test_when_all_is_done_it_says_so_and_keeps_saying_it() -> None:
-    trace = opened(CANCELS, len(CANCELS.task.actions))
-    closing = answers(CANCELS, trace)
-    assert closing.content == outcome_text(CANCELS.script.turns[0])
-    assert answers(CANCELS, [*trace, closing, says("Very well.")]).content == closing.content
-
-
-def test_what_belongs_to_a_later_turn_waits_for_it() -> None:
-    case = next(one for one in generate("turns", 40, Content.HELDOUT) if len(one.script.turns) > 1)
-    first, second, *_ = case.script.turns
-    writes = frozenset(one.name for one in case.task.actions if not one.name.startswith(("find", "get")))
-    trace = opened(case, first.actions)
-    closing = answers(case, trace, writes)
-    assert closing.content == outcome_text(first)
-    later = answers(case, [*trace, closing, says(second.says)], writes)
-    assert later.content != closing.content
-
-
 def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
     done, refused = Request(about=("#W1",)), Request(about=("#W2",), refused=True)
     question = Request(about=("#W1",), answer="12.5")
@@ -92,13 +74,6 @@ def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
     assert REFUSAL in both
     assert parse_message(both).says_all_done
     assert "12.5" in outcome_text(Turn(says="?", requests=(question,)))
-
-
-def test_lists_are_proposed_in_words() -> None:
-    action = Action(
-        name="return_delivered_order_items", arguments={"item_ids": ["1", "2"], "order_id": "#W1"}
-    )
-    assert "item_ids 1 and 2" in proposal_text(action)
 
 
 def damaged(**changes: Any) -> Task:
@@ -188,21 +163,6 @@ def test_an_id_that_cannot_name_a_test_is_told(name: str, message_text: str) -> 
         script_of(other(id=name))
     assert str(error.value).startswith(message_text)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["x" * 200, "[mms]a|b", "a/b", "é漢字"])
-def test_other_ids_are_taken(name: str) -> None:
-    assert script_of(other(id=name)) == CANCELS.script
-
-
-def test_a_script_that_is_no_object_is_damaged_and_none_is_none() -> None:
-    record = CANCELS.task.model_dump(mode="json")
-    record["user_scenario"][SCRIPT_KEY] = "hello"
-    with pytest.raises(CaseError, match="its customer script is damaged: "):
-        script_of(Task.model_validate(record))
-    del record["user_scenario"][SCRIPT_KEY]
-    assert script_of(Task.model_validate(record)) is None
-    assert script_of(Task.model_validate({**record, "user_scenario": "Say hello."})) is None
 
 
 def test_a_turn_is_refused_done_or_both() -> None:

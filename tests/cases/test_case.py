@@ -1,6 +1,5 @@
 """Cases: their content, their store, and the files they are kept in."""
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -8,20 +7,16 @@ from collections import Counter
 import pytest
 
 from pytest_trace2evolve.cases.case import (
-    CAPABILITIES,
     FAMILIES,
-    PRESSURE,
     build_case,
     format_case_line,
     generate,
-    iter_cases,
     read_cases,
-    to_case,
 )
 from pytest_trace2evolve.cases.content import SeededChoices, find_foreign_mark, vocabulary
 from pytest_trace2evolve.cases.store import build_store
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.task import Content, Task, script_of
+from pytest_trace2evolve.records.task import Content
 
 TRAIN, HELDOUT = Content.TRAIN, Content.HELDOUT
 
@@ -33,27 +28,10 @@ def text_of(case):
 # Content
 
 
-def test_both_contents_have_the_same_phrases_with_the_same_slots():
-    train, heldout = vocabulary(TRAIN).phrases, vocabulary(HELDOUT).phrases
-    assert train.keys() == heldout.keys()
-    for name, texts in train.items():
-        slots = {frozenset(re.findall(r"\{(\w+)\}", text)) for text in (*texts, *heldout[name])}
-        assert len(slots) == 1, name
-        assert min(len({*texts}), len({*heldout[name]})) >= 2, name
-
-
 @pytest.mark.parametrize("field", ["first_names", "last_names", "streets", "domains"])
 def test_no_name_is_in_both_contents(field):
     train, heldout = (getattr(vocabulary(one), field) for one in (TRAIN, HELDOUT))
     assert not {*map(str.lower, train)} & {*map(str.lower, heldout)}
-
-
-def test_no_city_product_or_phrasing_is_in_both_contents():
-    train, heldout = vocabulary(TRAIN), vocabulary(HELDOUT)
-    assert not {city for city, _, _ in train.cities} & {city for city, _, _ in heldout.cities}
-    assert not {kind.name for kind in train.products} & {kind.name for kind in heldout.products}
-    sentences = [{text for texts in one.phrases.values() for text in texts} for one in (train, heldout)]
-    assert not sentences[0] & sentences[1]
 
 
 @pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
@@ -95,13 +73,6 @@ def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
     assert missed == EVERYBODYS[content]
 
 
-@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
-def test_no_mark_of_one_content_is_in_the_words_of_the_other(content, other):
-    words = vocabulary(other).model_dump_json()
-    assert find_foreign_mark(words, content) == ""
-    assert find_foreign_mark(words, other) != ""
-
-
 # Store
 
 
@@ -125,27 +96,7 @@ def test_a_store_of_any_size_fits_together():
     assert set(listed.values()) == {1}
 
 
-def test_the_same_seed_gives_the_same_store_and_another_another():
-    def made(seed):
-        return build_store(SeededChoices(seed), HELDOUT, customers=3, orders=5)
-
-    assert made("a") == made("a")
-    assert made("a") != made("b")
-
-
 # Families
-
-
-def test_there_are_six_families_of_pressure_and_one_a_capability():
-    assert len(PRESSURE) == 6
-    assert {
-        "structured_data_reasoning",
-        "multi_step_task_completion",
-        "precondition_verification",
-        "tool_calling_precision",
-    } <= set(CAPABILITIES)
-    assert all(family.purpose for family in FAMILIES.values())
-    assert len({family.purpose for family in FAMILIES.values()}) == len(FAMILIES)
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -188,20 +139,6 @@ def test_the_cheapest_variant_is_one_and_what_is_cheaper_cannot_be_had():
 
 
 # Files
-
-
-def test_a_seed_gives_the_same_cases_and_families_take_turns():
-    first, again = (list(generate("s", 30, TRAIN)) for _ in range(2))
-    assert [format_case_line(one) for one in first] == [format_case_line(one) for one in again]
-    assert [one.script.family for one in first] == list(itertools.islice(itertools.cycle(FAMILIES), 30))
-    assert len({one.id for one in first}) == 30
-
-
-def test_a_file_of_cases_reads_back_as_it_was_written(tmp_path):
-    made = list(generate("file", len(FAMILIES), HELDOUT))
-    path = tmp_path / "cases.jsonl"
-    path.write_text("".join(map(format_case_line, made)), encoding="utf-8")
-    assert read_cases(path) == made
 
 
 def line(change=lambda record: None):
@@ -256,29 +193,6 @@ def test_a_damaged_file_is_told_by_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path):
-    made = list(generate("crlf", 3, TRAIN))
-    path = tmp_path / "cases.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(format_case_line(one).encode().rstrip() for one in made))
-    assert read_cases(path) == made
-
-
-def test_cases_are_read_as_they_are_asked_for(tmp_path):
-    path = tmp_path / "cases.jsonl"
-    path.write_text(line() + "{\n", encoding="utf-8")
-    read = iter_cases(path)
-    assert next(read).id == json.loads(line())["id"]
-    with pytest.raises(CaseError, match="line 2: not valid JSON"):
-        next(read)
-
-
-def test_a_file_of_another_encoding_is_told(tmp_path):
-    path = tmp_path / "cases.jsonl"
-    path.write_bytes(b"\xe9\n")
-    with pytest.raises(CaseError, match=r"cases\.jsonl: cannot be read: not UTF-8"):
-        read_cases(path)
-
-
 def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
     known = build_case("policy_edge", SeededChoices("only"), TRAIN)
     monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", lambda *_: known)
@@ -289,15 +203,3 @@ def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
     )
     with pytest.raises(CaseError, match=re.escape(message)):
         next(made)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CaseError, match=r"absent\.jsonl: cannot be read: No such file"):
-        read_cases(tmp_path / "absent.jsonl")
-
-
-def test_a_task_without_a_script_is_no_case():
-    task = Task(id="t", user_scenario={"instructions": "x"})
-    assert script_of(task) is None
-    with pytest.raises(CaseError, match="task 't' has no customer script"):
-        to_case(task)

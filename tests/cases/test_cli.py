@@ -38,19 +38,6 @@ def test_a_seed_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture[s
     assert (folder / "a.jsonl").read_text() == before
 
 
-def test_families_and_content_can_be_chosen_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    status = generate(
-        "--count", "8", "--family", "pressure", "--family", "cross_order_ambiguity", "--content", "heldout",
-        "--out", "-",
-    )  # fmt: skip
-    assert status == 0
-    lines = capsys.readouterr().out.splitlines()
-    scripts = [json.loads(line)["user_scenario"]["script"] for line in lines]
-    wanted = [*PRESSURE, "cross_order_ambiguity", next(iter(PRESSURE))]
-    assert [script["family"] for script in scripts] == wanted
-    assert {script["content"] for script in scripts} == {"heldout"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,16 +78,6 @@ def test_what_cannot_be_written_is_told_with_its_cause(
     assert (folder / "file").read_text() == "kept"
 
 
-def test_a_generation_that_fails_half_way_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = read_cases(FROZEN)[0]
-    monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", lambda *_: known)
-    assert generate("--count", "2", "--out", "a.jsonl") == 2
-    assert "gave no new case in 1000 tries, after 1 of 2 cases" in capsys.readouterr().err
-    assert list(folder.iterdir()) == []
-
-
 def test_a_file_that_appears_meanwhile_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,17 +114,6 @@ def test_a_case_that_cannot_be_run_is_one_problem_and_the_next_is_checked(
     assert ": payment methods missing" in shown
 
 
-def test_problems_before_a_damaged_line_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = broken_file(folder)
-    with path.open("a") as file:
-        file.write("{\n")
-    capsys.readouterr()
-    assert main(["cases", "check", str(path)]) == 2
-    captured = capsys.readouterr()
-    assert "the oracle makes a gold call that fails" in captured.out
-    assert f"{path}, line 5: not valid JSON" in captured.err
-
-
 def test_the_frozen_cases_are_admitted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cases", "check", str(FROZEN)]) == 0
     assert capsys.readouterr().out == f"{FROZEN}: 36 of 36 cases admitted\n"
@@ -181,18 +147,6 @@ def test_every_problem_of_a_case_is_told_and_the_status_says_so(
     assert f"{mixed.id}: it is train but contains heldout content: 'very well'" in out
     assert f"{path}: 1 of 4 cases admitted" in out
     assert "four.jsonl: 4 of 4 cases admitted" in out
-
-
-def test_a_file_that_is_none_is_a_usage_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "no.jsonl").write_text("{}\n")
-    generate("--count", "1", "--out", "one.jsonl")
-    capsys.readouterr()
-    assert main(["cases", "check", "one.jsonl", "no.jsonl"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err == "trace2evolve: no.jsonl, line 1: id: Field required\n"
-    assert captured.out == "one.jsonl: 1 of 1 cases admitted\n"
-    assert main(["cases", "show", "absent.jsonl"]) == 2
-    assert "absent.jsonl: cannot be read: No such file or directory" in capsys.readouterr().err
 
 
 def test_a_file_is_listed_and_a_case_told_in_full(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,18 +187,3 @@ def test_text_of_a_case_cannot_steer_the_terminal(folder: Path, capsys: pytest.C
         main(["cases", *arguments])
         captured = capsys.readouterr()
         assert "\x1b[2J" not in captured.out + captured.err
-
-
-def test_an_order_that_is_listed_and_not_there_is_told(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    generate("--count", "1", "--out", "one.jsonl")
-    record = json.loads((folder / "one.jsonl").read_text())
-    users = record["initial_state"]["initialization_data"]["agent_data"]["users"]
-    user_id, user = next(iter(users.items()))
-    user["orders"].append("#W0000000")
-    (folder / "two.jsonl").write_text(json.dumps(record) + "\n")
-    capsys.readouterr()
-    assert main(["cases", "check", "two.jsonl"]) == 1
-    message = f"customer {user_id!r} has order '#W0000000', which the store lacks"
-    assert message in capsys.readouterr().out

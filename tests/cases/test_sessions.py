@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cases.case import Case, read_cases
+from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, case_script
 from tests.plugin.conftest import REPOSITORY, DeskProject, project
 
@@ -94,27 +94,3 @@ def test_a_model_that_talks_nonsense_is_left_by_every_customer(cases: DeskProjec
     assert len(records) == len(FROZEN)
     assert {record["termination_reason"] for record in records} == {"user_stop"}
     assert {record["task_id"]: record["reward_info"]["reward"] for record in records} == right
-
-
-def test_trials_hear_other_words_of_the_same_customer(cases: DeskProject) -> None:
-    with ChatServer(case_script(case.task for case in FROZEN)) as server:
-        records = session(cases, server, "--t2e-trials=6", f"-k={FROZEN[5].id}")
-    heard = {
-        record["trial"]: [one["content"] for one in record["messages"] if one["role"] == "user"]
-        for record in records
-    }
-    known = _phrases(FROZEN[5])
-    assert set(heard) == set(range(6))
-    assert len({tuple(texts) for texts in heard.values()}) > 1
-    for texts in heard.values():
-        assert all(any(text.startswith(one) for one in known) for text in texts)
-
-
-def _phrases(case: Case) -> list[str]:
-    script = case.script
-    return [
-        *script.identity.values(),
-        *(text for turn in script.turns for text in (turn.says, *turn.insists)),
-        *(text for turn in script.turns for one in turn.requests for text in one.details.values()),
-        *(text for texts in script.replies.model_dump().values() for text in texts),
-    ]

@@ -88,21 +88,6 @@ def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) 
     replayed.assert_outcomes(passed=9)
 
 
-def test_the_gate_compares_on_cases(cases: CaseProject) -> None:
-    cases.run("nop", "--t2e-save-baseline=v0")
-    cases.desk.candidate("scripted", "Follow the script.", "v0", changes="agent")
-    result = cases.desk.pytester.runpytest_inprocess(
-        "suites/help.toml",
-        "--t2e-agent=oracle",
-        "--candidate=scripted",
-        "--t2e-baseline=v0",
-        "--t2e-gate=calibrated",
-        "-v",
-    )
-    assert "heldout decides on" in output_of(result)
-    assert "reward_improved" in output_of(result)
-
-
 def test_a_changed_case_file_breaks_the_lock(cases: CaseProject) -> None:
     path = cases.desk.root / "cases" / "pressure.jsonl"
     first, *rest = path.read_text().splitlines()
@@ -194,15 +179,6 @@ def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: Cas
     path.write_text("".join(map(format_case_line, generate("d", 3, Content.TRAIN))))
     cases.lock()
     cases.run("oracle").assert_outcomes(passed=12)
-
-
-def test_a_file_named_like_a_split_of_the_benchmark_hides_none(cases: CaseProject) -> None:
-    cases.desk.write("base", (cases.desk.root / "cases" / "heldout.jsonl").read_text())
-    suite = 'provider = "inspect_evals"\ndomain = "retail"\n\n[splits]\ndiscovery = { rest = "base" }\n'
-    cases.suite(suite + 'synthetic = { cases = "base" }\n')
-    cases.lock()
-    listed = cases.run("nop", "--collect-only", "-q")
-    assert "120 tests collected" in output_of(listed)
 
 
 def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:

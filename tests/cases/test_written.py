@@ -84,16 +84,6 @@ def test_a_mistake_is_one_line_with_file_and_task(tmp_path: Path, text: str, mes
     assert "tasks.yaml" in str(error.value)
 
 
-def test_jsonl_has_one_task_a_line(tmp_path: Path) -> None:
-    record = {"id": "t", "user": {"goal": "Cancel B17."}, "expect": {"calls": ["cancel_booking"]}}
-    lines = json.dumps(record) + "\n\n" + json.dumps({**record, "id": "u"}) + "\n"
-    assert [task.id for task in written(tmp_path, lines, "tasks.jsonl")] == ["t", "u"]
-    with pytest.raises(CaseError, match=r"tasks\.jsonl, line 2: "):
-        written(tmp_path, json.dumps(record) + "\n{\n", "tasks.jsonl")
-    with pytest.raises(CaseError, match=r"line 1: the name 'id' occurs twice in one object; remove one"):
-        written(tmp_path, '{"id": "a", "id": "b"}\n', "tasks.jsonl")
-
-
 def test_values_are_what_the_person_wrote(tmp_path: Path) -> None:
     text = (
         "- id: t\n  user:\n    goal: no\n    knows: {insured: no, member: true, time: 12:30, zip: 02139, "
@@ -155,11 +145,6 @@ def test_expectations_stand_for_a_reward_basis(
     task = WrittenTask.model_validate({"id": "t", "user": {"goal": "g"}, "expect": expect}).to_task()
     assert task.evaluation_criteria is not None
     assert task.evaluation_criteria.basis == basis
-
-
-def test_texts_with_commas_can_be_said() -> None:
-    task = WrittenTask.model_validate({"id": "t", "user": {"goal": "g"}, "expect": {"says": ["1,250 EUR"]}})
-    assert task.to_task().evaluation_criteria.communicate_info == ["1250 EUR"]  # type: ignore[union-attr]
 
 
 def test_tags_and_script_stay_in_the_task() -> None:

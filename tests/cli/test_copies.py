@@ -12,8 +12,6 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import DIGEST_FIELD, read_evidence
-from pytest_trace2evolve.session.evidence_sources import load_evidence
-from pytest_trace2evolve.worlds.registry import Worlds
 from tests.plugin.conftest import DeskProject
 
 Json = dict[str, Any]
@@ -85,26 +83,6 @@ def test_a_copy_gives_neither_a_score_nor_a_verdict(
         assert error.count("\n") == 1
 
 
-def test_a_copy_in_a_folder_or_a_replay_is_named(record: Json, project: DeskProject) -> None:
-    copied = again(record["simulations"][0], trial=7)
-    Path("run/simulations/copy.json").write_text(json.dumps(copied), encoding="utf-8")
-    results = json.loads(Path("run/results.json").read_text(encoding="utf-8"))
-    results["simulation_index"].append({"id": "copy"})
-    Path("run/results.json").write_text(json.dumps(results), encoding="utf-8")
-    result = project.spread("--candidate=v1", "--t2e-results=run", "--t2e-gate=off")
-    assert result.ret == 4
-    assert any("have the same messages" in line for line in result.errlines)
-
-
-def test_a_copied_file_is_no_second_trial(record: Json, capsys: pytest.CaptureFixture[str]) -> None:
-    for simulation in record["simulations"]:
-        simulation["id"] += "-again"
-    Path("copied.json").write_text(json.dumps(record), encoding="utf-8")
-    capsys.readouterr()
-    assert main(["compare", "run", "run,copied.json"]) == 2
-    assert "have the same messages" in capsys.readouterr().err
-
-
 def test_equal_trials_of_a_deterministic_agent_are_trials(
     record: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,13 +106,6 @@ def test_a_copy_with_other_timestamps_is_found_by_what_only_one_answer_has(
     assert "have the same messages" in capsys.readouterr().err
 
 
-def test_lost_simulations_may_have_been_run_again(record: Json, capsys: pytest.CaptureFixture[str]) -> None:
-    lost = again(record["simulations"][0], messages=[], termination_reason="infrastructure_error")
-    record["simulations"] += [lost, lost | {"id": "lost again", "trial": 9}]
-    Path("lost.json").write_text(json.dumps(record), encoding="utf-8")
-    assert main(["score", "lost.json"]) == 0
-
-
 @pytest.mark.parametrize("changes", [{"id": "copy"}, {"trial": 7}])
 def test_a_saved_baseline_holds_no_copy(record: Json, project: DeskProject, changes: Json) -> None:
     project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-gate=off")
@@ -145,8 +116,3 @@ def test_a_saved_baseline_holds_no_copy(record: Json, project: DeskProject, chan
     path.write_text(json.dumps(baseline), encoding="utf-8")
     with pytest.raises(ResultsError, match="two simulations"):
         read_evidence(path)
-
-
-def test_no_published_run_holds_a_copy(recorded: Path) -> None:
-    for path in sorted(recorded.glob("*.json.gz")):
-        load_evidence([path], Worlds())

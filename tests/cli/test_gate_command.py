@@ -154,27 +154,6 @@ def renew_lock(desk: Path) -> None:
     subprocess.run(command, cwd=desk, check=True, capture_output=True)
 
 
-def test_the_tasks_of_the_commit_are_compared_and_new_ones_are_measured(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = (desk / "tasks.yaml").read_text("utf-8")
-    edit(desk / "tasks.yaml", 'says: ["24"]', 'says: ["2"]')
-    edit(desk / "tasks.yaml", "id: renew-reserved", "id: again")
-    renew_lock(desk)
-    first, command, text, further = plan(capsys)
-    assert first.endswith(": suites/suites.lock, tasks.yaml")
-    base = git(desk, "rev-parse", "main")
-    copy = f".trace2evolve/tasks/{base[:12]}"
-    assert command.split()[-3:] == ["-o", f"t2e_suites={copy}/suites", SUITE]
-    assert text == "v1 on the new and changed tasks, which decide nothing"
-    items = [f"suites/desk.toml::development::{task}" for task in ("renew", "due", "again")]
-    assert sorted(further.split()) == sorted(["pytest", "--candidate", "v1", "--t2e-gate", "off", *items])
-    assert (desk / copy / "tasks.yaml").read_text("utf-8") == before
-    copied = Project(root=desk, suites_folder=desk / copy / "suites")
-    assert copied.suite("desk").splits, "the copied suite is read with the copied tasks"
-    assert not [*(desk / copy).rglob("*.py")]
-
-
 def test_a_removed_suite_is_still_compared(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "suites/desk.toml").rename(desk / "suites/other.toml")
     renew_lock(desk)
@@ -228,12 +207,6 @@ def test_a_new_candidate_is_gated_with_its_claim(
     first, command = plan(capsys)
     assert first.endswith(": new")
     assert f" --candidate v2 --t2e-goal {goal} --t2e-against " in command
-
-
-def test_a_claim_ends_with_a_baseline_of_its_own(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "claim: improve" in (desk / "candidates/v1.md").read_text()
-    edit(desk / "prompts/v1.md", "Never", "Never ever")
-    assert " --t2e-goal no-regression " in plan(capsys)[1]
 
 
 def test_a_removed_candidate_and_changes_of_main_are_told_or_left_out(

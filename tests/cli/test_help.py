@@ -4,15 +4,12 @@ import argparse
 import shlex
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.cli.parser import Command, build_parser
-from tests.plugin.conftest import Command as Run
-from tests.plugin.conftest import DeskProject
 
 PARSER = build_parser(COMMANDS)
 
@@ -80,12 +77,6 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
             yield option, str(action.help)
 
 
-def test_options_of_the_old_names_are_gone() -> None:
-    known = {option for option, _ in helps(PARSER)}
-    old = {"--most", "--picture", "--rows", "--waiting", "--key-var", "--judge-key-var", "--runs", "--check"}
-    assert known & old == set()
-
-
 @pytest.mark.parametrize("option", ["--suite", "--split", "--difficulty", "--base", "--candidate"])
 def test_an_option_of_one_name_has_one_meaning(option: str) -> None:
     first, *others = {text.split("(")[0].strip() for name, text in helps(PARSER) if name == option}
@@ -99,21 +90,3 @@ def test_abbreviations_of_options_are_not_accepted(capsys: pytest.CaptureFixture
         main(["show", "run", "--fail"])
     assert ended.value.code == 2
     assert "unrecognized arguments: --fail" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--root", "ROOT", "baseline", "list"),
-        ("baseline", "--root", "ROOT", "list"),
-        ("baseline", "list", "--root", "ROOT"),
-    ],
-)
-def test_the_root_may_stand_before_and_after_a_command(
-    project: DeskProject, command: Run, tmp_path_factory: pytest.TempPathFactory, words: tuple[str, ...]
-) -> None:
-    elsewhere: Path = tmp_path_factory.mktemp("elsewhere")
-    given = [str(project.root) if word == "ROOT" else word for word in words]
-    done = command(*given, folder=elsewhere)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"no baselines in {project.root}")

@@ -1,14 +1,10 @@
 """A damaged ledger withholds promotions until `trace2evolve ledger repair` records who accepted it."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.gate.claims import Claim, spending_of
-from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation, Repair
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.ledger import Evaluation, Repair
 from tests.ledger_helpers import ROOT, at, judged
 from tests.plugin.conftest import Command, DeskProject
 
@@ -70,41 +66,6 @@ def test_a_discard_stays_under_damage(damaged: DeskProject) -> None:
     assert damaged.run("--candidate=v2", "--t2e-baseline=v1").ret == 1
 
 
-def test_promote_waits_for_the_repair(damaged: DeskProject, command: Command) -> None:
-    run = next(path.name for path in damaged.runs if "-v2-" in path.name)
-    done = command("baseline", "promote", run)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "trace2evolve: the ledger is damaged (1 problem: see 'trace2evolve ledger')"
-    )
-    command("ledger", "repair", "--yes")
-    assert command("baseline", "promote", run).returncode == 0
-
-
-def test_new_damage_counts_again(damaged: DeskProject, command: Command) -> None:
-    command("ledger", "repair", "--yes")
-    path = damaged.root / "ledger" / f"{entries_of(damaged)[-1].name}.json"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("promote", "discard"), encoding="utf-8")
-    assert command("ledger").returncode == 1
-    command("ledger", "repair", "--yes")
-    assert command("ledger").returncode == 0
-    # The same entry, damaged in another way.
-    path.write_text(text.replace("promote", "inconclusive"), encoding="utf-8")
-    assert command("ledger").returncode == 1
-    path.write_text(text, encoding="utf-8")
-    assert command("ledger").returncode == 0
-
-
-def test_a_repair_that_is_taken_out_accepts_nothing(damaged: DeskProject, command: Command) -> None:
-    command("ledger", "repair", "--yes")
-    damaged.run("--candidate=v1")
-    folder = damaged.root / "ledger"
-    (repair,) = [one for one in Ledger(folder).read().entries_by_time if isinstance(one, Repair)]
-    (folder / f"{repair.name}.json").unlink()
-    assert len(json.loads(command("ledger", "--json").stdout)["problems"]) == 2
-
-
 def test_nobody_is_asked_without_a_terminal(damaged: DeskProject, command: Command) -> None:
     before = sorted(path.name for path in (damaged.root / "ledger").iterdir())
     done = command("ledger", "repair")
@@ -124,13 +85,6 @@ def test_a_terminal_is_asked(
     monkeypatch.setattr("builtins.input", lambda question: answer)
     assert command("ledger", "repair").returncode == status
     assert command("ledger").returncode == status
-
-
-def test_a_sound_ledger_needs_no_repair(project: DeskProject, command: Command) -> None:
-    project.baseline("v0")
-    done = command("ledger", "repair")
-    assert (done.returncode, done.stdout) == (0, "the ledger is not damaged; nothing was written\n")
-    assert command("ledger", "--yes").returncode == 2
 
 
 @pytest.mark.parametrize(("kept", "lost"), [((1, 2, 3, 4), 0), ((1, 4), 1), ((1, 2), 2), ((4,), 1), ((), 4)])
@@ -156,16 +110,3 @@ def test_no_test_after_a_repair_has_a_lower_number(kept: tuple[int, ...], lost: 
     # Under a new lock the count begins anew, as it does without a repair.
     elsewhere = Claim("desk", "heldout", "lock-2", "text of v9", "agent", "v0", "calibrated", 4)
     assert spending_of([*made, repair], elsewhere).number == 1
-
-
-def test_saved_baselines_are_entries(project: DeskProject, command: Command) -> None:
-    project.baseline("v0")
-    assert project.run("--candidate=v1").ret == 0
-    assert command("baseline", "promote", project.runs[-1].name, "--name", "v0").returncode == 0
-    saves = [
-        one for one in Ledger(project.root / "ledger").read().entries_by_time if isinstance(one, BaselineSave)
-    ]
-    assert [one.baseline.id for one in saves] == ["v0", "v0"]
-    assert [one.replaces for one in saves] == [None, saves[0].baseline.digest]
-    assert [one.decision for one in entries_of(project)] == [Decision.PROMOTE]
-    assert Path(project.root / "ledger" / f"{saves[1].name}.json").exists()

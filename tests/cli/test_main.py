@@ -22,7 +22,6 @@ LINE = re.compile(r"trace2evolve: crashed: [^;\n]*; the traceback is in (?P<path
 FULL = "the standard output cannot be written (No space left on device); free disk space, or redirect it"
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
-in_a_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
 
 @pytest.fixture
@@ -87,13 +86,6 @@ def test_an_interruption_is_one_line(capsys: pytest.CaptureFixture[str], resumab
     assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")
 
 
-def test_trainings_can_be_resumed() -> None:
-    assert {command.name for command in runnable() if command.defaults.get("resumable")} == {
-        "train",
-        "improve",
-    }
-
-
 OF_A_PROJECT = (SystemExit(0), SystemExit(1), pytest.skip.Exception("x"), asyncio.CancelledError())
 """What code of a project can raise besides errors; Python alone would end with 0 or 1."""
 
@@ -134,12 +126,6 @@ def test_wrong_arguments_are_reported_in_a_line_that_ends(capsys: pytest.Capture
     assert max(map(len, capsys.readouterr().err.splitlines())) <= 2_000
 
 
-def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    assert main(["ledger", "--root", str(tmp_path / "loop")]) == 2
-    assert "contains no suites/" in (said := capsys.readouterr().err) or "form a loop" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -178,15 +164,6 @@ def test_errors_that_nobody_can_read_keep_the_status(folder: Path) -> None:
     assert shell(folder, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2
 
 
-@in_a_shell
-@pytest.mark.parametrize("arguments", ["check", "init", "train --from-run x"])
-def test_a_deleted_current_folder_is_reported_in_one_line(folder: Path, arguments: str) -> None:
-    line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
-    done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr == "trace2evolve: the current folder was deleted; change to an existing one\n"
-
-
 @pytest.mark.parametrize("arguments", [["check"], ["--help"]])
 def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
@@ -199,12 +176,3 @@ def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments
         errors = done.stderr.read()
         assert done.wait() in (0, 1, 141), errors
         assert "Traceback" not in errors
-
-
-@in_a_shell
-@pytest.mark.parametrize(("arguments", "status"), [("check", 1), ("score nosuch", 2)])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_crash(folder: Path, arguments: str, status: int, closed: str) -> None:
-    done = shell(folder, f"pytest_trace2evolve {arguments} {closed}")
-    assert done.returncode == status, done.stderr
-    assert "nosuch" not in done.stdout  # an error is no output, also if nobody reads it

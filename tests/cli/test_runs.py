@@ -1,13 +1,12 @@
 """`trace2evolve runs`, and the failed tasks of a run: what happened, without opening a trace."""
 
 import json
-import shutil
 
 import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Access
-from tests.plugin.conftest import SUITE, Command, DeskProject
+from tests.plugin.conftest import Command, DeskProject
 
 
 def accesses(project: DeskProject) -> list[Access]:
@@ -72,39 +71,6 @@ def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, co
         f"open a trace: trace2evolve show {run} opened --suite desk",
     ]
     assert accesses(project) == []
-
-
-def test_a_run_without_failures_has_no_table(project: DeskProject, command: Command) -> None:
-    project.run("--candidate=v2", "--t2e-gate=off", "suites/desk.toml::heldout::close")
-    run = project.runs[-1].name
-    assert command("show", run, "--failed").stdout == f"{run} · candidate v2 · 0 of 1 task failed\n"
-
-
-def test_failed_tasks_of_one_suite_of_several(project: DeskProject, command: Command) -> None:
-    project.write("suites/other.toml", SUITE.replace('"idle", ', ""))
-    project.lock()
-    project.run("--candidate=v1", "--t2e-gate=off")
-    run = project.runs[-1].name
-    assert " · 4 of 13 tasks failed\n" in command("show", run, "--failed").stdout
-    done = command("show", run, "--failed", "--suite", "other")
-    assert " · 2 of 6 tasks failed\n" in done.stdout
-    assert "desk::heldout, heldout !" in done.stdout, "the task is sealed in both"
-    done = command("show", run, "--failed", "--suite", "others")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"trace2evolve: {run} holds no suite 'others'; did you mean 'other'?\n"
-
-
-def test_failed_tasks_without_a_project(
-    project: DeskProject, command: Command, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    project.run("--candidate=v1", "--t2e-gate=off")
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(project.runs[-1], elsewhere / "copied")
-    done = command("show", "copied", "--failed", folder=elsewhere)
-    assert done.returncode == 0
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert ["desk", "–", "look", "1", "of", "1", "0.000"] in rows
-    assert "sealed" not in done.stdout
 
 
 @pytest.mark.parametrize(

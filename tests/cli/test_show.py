@@ -1,6 +1,5 @@
 """`trace2evolve show`: a trace in the terminal, and the look that it leaves in the ledger."""
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.session.ledger import user_name
-from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 from tests.plugin.conftest import SUITE, DeskProject
 
 Shown = tuple[int, list[str], str]
@@ -78,13 +76,6 @@ def test_a_trace_is_shown_and_the_look_recorded(
     assert (entry.trials, entry.run, entry.who) == ((0,), run.name, user_name())
 
 
-def test_a_failed_task_names_the_checks_that_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, lines, _ = shown(capsys, run.name, "look", "--trial", "1")
-    assert "trial 1 of 0, 1 (--trial N)" in lines
-    assert lines[-2:] == ["failed checks:", 'E   missing call: get_ticket(ticket_id="T2")']
-    assert "reward: 0" in lines
-
-
 @pytest.mark.parametrize(
     ("reward", "components", "failed"),
     [
@@ -115,14 +106,6 @@ def test_only_checks_that_count_explain_a_failure(
     assert status == 0, errors
     assert f"reward: {reward:g}" in lines
     assert [line for line in lines if line.startswith("failed:")] == failed
-
-
-def test_a_task_that_may_be_read_leaves_no_entry(
-    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, lines, _ = shown(capsys, str(run), "idle")
-    assert (status, lines[0]) == (0, "nothing was recorded: desk::discovery may be read")
-    assert looks(project.root) == []
 
 
 def test_the_look_is_recorded_before_anything_is_printed(
@@ -156,41 +139,6 @@ def test_every_sealed_split_that_holds_the_task_is_told(
     assert places == ["desk::heldout::close", "other::transfer::close", "other::heldout::idle"]
 
 
-def test_a_run_over_several_suites(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    project.write("suites/other.toml", SUITE)
-    project.lock()
-    project.run("--candidate=v1", "--t2e-gate=off")
-    name = str(project.runs[-1])
-    status, lines, error = shown(capsys, name, "close")
-    assert (status, lines) == (2, [])
-    assert f"task 'close' is in several suites of {name}: desk, other; give --suite" in error
-    assert looks(project.root) == []
-    status, lines, _ = shown(capsys, name, "close", "--suite", "other")
-    assert lines[:2] == [
-        f"recorded in the ledger: this access to {one}::heldout" for one in ("desk", "other")
-    ]
-    status, _, error = shown(capsys, name, "close", "--suite", "others")
-    assert (status, "holds no suite 'others'; did you mean 'other'?" in error) == (2, True)
-
-
-def test_a_plain_results_file_is_held_against_the_suites(
-    run: Path,
-    project: DeskProject,
-    tmp_path_factory: pytest.TempPathFactory,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = plain_file(run, tmp_path_factory.mktemp("elsewhere") / "runs.json")
-    _, lines, _ = shown(capsys, str(path), "close")
-    assert lines[0] == "recorded in the ledger: this access to desk::heldout"
-    assert looks(project.root)[0].run == "runs.json"
-    packed = path.with_suffix(".json.gz")
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    project.write("suites/desk.toml", SUITE.replace('"opened", ', ""))
-    project.lock()
-    _, lines, _ = shown(capsys, str(packed), "opened")
-    assert lines[0] == f"nothing was recorded: no suite of {project.root.name} has the task"
-
-
 def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
     run: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -213,18 +161,6 @@ def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
     (elsewhere / "suites").mkdir()
     error = shown(capsys, "copied", "close")[2]
     assert error.endswith(f"suites/suites.lock lacks, so {lost}")
-
-
-def test_a_run_is_its_own_projects_wherever_the_reader_stands(
-    run: Path,
-    project: DeskProject,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert shown(capsys, str(run), "close")[0] == 0
-    assert len(looks(project.root)) == 1
 
 
 @pytest.mark.parametrize(
@@ -250,10 +186,6 @@ def test_what_is_not_there_is_one_line(
     assert message.replace("RUN", run.name) in error
     assert len(error.splitlines()) == 1
     assert looks(project.root) == []
-
-
-def test_a_run_can_be_named_by_how_it_begins(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, run.name[:-2], "close")[0] == 0
 
 
 def test_long_texts_are_cut_and_full_cuts_nothing(
@@ -317,30 +249,3 @@ def test_hostile_names_in_an_error_are_inert_too(
     error = shown(capsys, str(path), "zzz")[2]
     assert "nearest are \\x1b[2J " in error
     assert "\x1b" not in error
-
-
-def test_a_terminal_that_cannot_print_a_sign_gets_an_escape(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = plain_file(run, tmp_path / "runs.json", messages=[{"role": "user", "content": "grüße 码"}])
-    with (tmp_path / "out").open("w", encoding="ascii") as out:
-        monkeypatch.setattr("sys.stdout", out)
-        assert main(["show", str(path), "idle"]) == 0
-    assert "gr\\xfc\\xdfe \\u7801" in (tmp_path / "out").read_text(encoding="ascii")
-
-
-@pytest.mark.parametrize(
-    ("text", "made"),
-    [
-        ("plain", "plain"),
-        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
-        ("old\r\nlines\r", "old\nlines\\x0d"),
-        ("\x00\x07\x1b\x7f\x85\x9b", "\\x00\\x07\\x1b\\x7f\\x85\\x9b"),
-        ("\u202e\u2066\u200d\ufeff\u2028\u2029", "\\u202e\\u2066\\u200d\\ufeff\\u2028\\u2029"),
-        ("\U000e0041\ud800", "\\U000e0041\\ud800"),
-        ("ünï—码 😀", "ünï—码 😀"),
-    ],
-)
-def test_signs_that_steer_are_written_out(text: str, made: str) -> None:
-    assert sanitize(text) == made
-    assert "\n" not in sanitize_line(text)

@@ -18,13 +18,13 @@ from pytest_trace2evolve import Project, Run, evaluate
 from pytest_trace2evolve.api import SimulationFinished
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.environments.generated import project_environments
-from pytest_trace2evolve.errors import ConfigError, EndpointError, MissingExtraError
+from pytest_trace2evolve.errors import ConfigError, EndpointError
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.testing import ChatServer, Reply
+from pytest_trace2evolve.testing import ChatServer
 from pytest_trace2evolve.training.heldout import Measurement, measure
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.e2e.test_doc_blocks import blocks
-from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
+from tests.plugin.conftest import CONFTEST, REPOSITORY, DeskProject, command, project
 from tests.project_modules import FOLDER
 from tests.session.test_live import SECRET, SOLVED, key
 from tests.session.test_provider_fields import thinking
@@ -253,26 +253,6 @@ def plain(line: str) -> str:
     )
 
 
-def test_environments_are_checked_and_tuned_on_a_cluster(
-    cluster: Any, project: DeskProject, command: Command
-) -> None:
-    checking = ("environment", "check", "precondition_verification", "--seeds", "70", "--json")
-    here, there = (json.loads(command(*checking, *more).stdout)[0] for more in ((), ray_of(cluster)))
-    for report in (here, there):
-        del report["seconds"]
-    assert there == here
-
-    with ChatServer(lambda request: Reply("I can do that.")) as server:
-        tuning = ("environment", "tune", "precondition_verification", "--model=m", "--difficulty=1", "--json")
-        found = []
-        for more in ((), ray_of(cluster)):
-            done = command(*tuning, f"--base-url={server.base_url}", "--seeds=4", "-ot2e_rollouts=2", *more)
-            assert done.stdout, done.stderr
-            found.append(json.loads(done.stdout)[0]["tried"][0]["figures"])
-    assert found[0] == found[1]
-    assert found[0]["rollouts"] == 8
-
-
 def test_held_out_scenarios_are_played_on_a_cluster(
     cluster: Any, project: DeskProject, tmp_path: Path
 ) -> None:
@@ -289,26 +269,7 @@ def test_held_out_scenarios_are_played_on_a_cluster(
     assert len(here[name].rewards) == 3
 
 
-def ray_of(cluster: Any) -> tuple[str, ...]:
-    """The option that names the cluster."""
-    return (f"--ray={cluster.address}",)
-
-
 # ---- what cannot work
-
-
-def test_ray_that_is_missing_is_one_line(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError) as caught:
-        run(project, RayExecutor(), agent="listed")
-    assert str(caught.value) == "'ray' is not installed; run: pip install 'pytest-trace2evolve[ray]'"
-
-
-def test_a_wrong_address_is_one_line(project: DeskProject) -> None:
-    with pytest.raises(ConfigError) as caught:
-        run(project, RayExecutor("127.0.0.1:1"), agent="listed")
-    text = str(caught.value)
-    assert text.startswith("cannot reach a Ray cluster at 127.0.0.1:1 ([Errno 111] Connection refused); ")
 
 
 def test_a_module_that_a_node_lacks_is_named(

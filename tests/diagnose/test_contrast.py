@@ -71,22 +71,6 @@ def test_the_worked_example() -> None:
     assert (found.selected, found.reason, found.runs_passed) == (True, "", 1)
 
 
-def test_traces_that_do_not_call_for_it_enter_coverage_and_no_rate() -> None:
-    """Of 10 failures 3 lack it, 1 shows it, 6 do not call for it: coverage 3/10, ER⁻ 3/4."""
-    rows = [*failed((L, 3), (P, 1), (N, 6)), *passed((L, 1), (P, 4), (N, 5))]
-    labels = {f"t{place}": presence for place, (_, presence) in enumerate(rows)}
-    found = compute_contrast(labels, outcomes(rows))
-    assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == (0.3, 0.75, 0.2)
-    assert found.delta == pytest.approx(0.55)
-
-
-def test_lost_labels_enter_no_rate_and_are_counted() -> None:
-    rows = [*failed((L, 3), (P, 1), (X, 6)), *passed((P, 4), (X, 2))]
-    found = assessed(rows)
-    assert (found.error_rate_failed, found.error_rate_passed, found.lost) == (0.75, 0.0, 8)
-    assert found.coverage == 0.3, "of all failures, also of those whose label is lost"
-
-
 @pytest.mark.parametrize(
     ("rows", "measured", "reason"),
     [
@@ -115,24 +99,6 @@ def test_below_a_threshold_it_is_not_selected_and_the_reason_names_which() -> No
     assert weak.delta_low > 0, "it is there, and small"
 
 
-def test_what_may_be_chance_is_not_selected() -> None:
-    found = assessed([*failed((L, 3), (P, 5)), *passed((L, 1), (P, 7))])
-    assert found.delta == 0.25
-    assert not found.selected
-    assert found.reason == "Δ's interval includes 0, so the difference may be chance"
-
-
-def test_several_runs_must_agree() -> None:
-    strong = [*failed((L, 35), (P, 15)), *passed((L, 8), (P, 42))]
-    none = [*failed((L, 8), (P, 42)), *passed((L, 8), (P, 42))]
-    nine = assessed(*([strong] * 8), none, none)
-    assert (nine.runs_passed, nine.selected) == (8, True)
-    assert nine.delta == pytest.approx(0.54 * 0.8)
-    assert nine.delta_std == pytest.approx(0.54 * (8 * 0.04 + 2 * 0.64) ** 0.5 / 9**0.5, rel=1e-6)
-    seven = assessed(*([strong] * 7), none, none, none)
-    assert (seven.selected, seven.reason) == (False, "reached in 7 of 10 runs, but 8 are needed")
-
-
 def test_examples_are_failures_those_first_that_most_runs_agree_on() -> None:
     first = [*failed((L, 1), (P, 11)), *passed((L, 12))]
     second = [*failed((P, 1), (L, 11)), *passed((L, 12))]
@@ -140,20 +106,6 @@ def test_examples_are_failures_those_first_that_most_runs_agree_on() -> None:
     assert len(found.examples) == 8
     assert [one.trace for one in found.examples] == [f"t{place}" for place in range(1, 9)]
     assert (found.examples[0].task, found.examples[0].message, found.examples[0].why) == ("task1", 3, "so")
-
-
-def test_the_selected_stand_first_then_by_delta() -> None:
-    others = [Capability(name=name, description="") for name in ("b", "a", "c")]
-    rows = {"b": (L, 30, L, 0), "a": (L, 40, L, 0), "c": (L, 10, L, 10)}
-    labels = []
-    for name, (_, lacking_failed, _, lacking_passed) in rows.items():
-        for place in range(100):
-            lacks = place < lacking_failed if place < 50 else place - 50 < lacking_passed
-            labels.append(Label(trace=f"t{place}", capability=name, presence=L if lacks else P, message=0))
-    found = assess_capabilities(
-        others, [LabelRun(run=1, labels=tuple(labels))], outcomes([(p >= 50, P) for p in range(100)])
-    )
-    assert [(one.name, one.selected) for one in found] == [("a", True), ("b", True), ("c", False)]
 
 
 @pytest.mark.parametrize(
@@ -192,32 +144,6 @@ def test_newcombes_own_figures() -> None:
     assert found is not None
     # A task a trace: the estimated design effect is n / (n - 1) over n, which changes the fourth digit.
     assert found == pytest.approx((0.0524, 0.3339), abs=0.002)
-
-
-def test_trials_that_repeat_their_task_count_once() -> None:
-    alike = [Cluster(4, 4)] * 5 + [Cluster(0, 4)] * 5
-    mixed = [Cluster(2, 4)] * 10
-    other = [Cluster(0, 4)] * 10
-    narrow, wide = difference_interval(mixed, other), difference_interval(alike, other)
-    single = difference_interval([Cluster(1, 1)] * 5 + [Cluster(0, 1)] * 5, [Cluster(0, 1)] * 10)
-    assert narrow is not None
-    assert wide is not None
-    assert single is not None
-    assert wide[1] - wide[0] > narrow[1] - narrow[0]
-    assert wide == pytest.approx(single, abs=0.03)
-
-
-def test_one_more_success_that_lacks_it_makes_nothing_look_missing() -> None:
-    """A side whose traces all agree borrows the other's correlation: its n does not jump."""
-    failed_ = [Cluster(lacking, 5) for lacking in (4, 3, 2, 1, 1, 1, 0, 0)]
-    lows = []
-    for lacking in range(4):
-        passed_ = [Cluster(1, 5)] * lacking + [Cluster(0, 5)] * (12 - lacking)
-        found = difference_interval(failed_, passed_)
-        assert found is not None
-        lows.append(found[0])
-    assert lows == sorted(lows, reverse=True)
-    assert lows[0] - lows[1] < 0.05
 
 
 def test_min_runs() -> None:

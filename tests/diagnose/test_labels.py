@@ -7,17 +7,14 @@ import pytest
 
 from benchmarks.deficits import HARMLESS, SPOILERS, Deficit
 from pytest_trace2evolve.cases.case import FAMILIES
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, normalize_arguments
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.diagnose.diagnosis import count_failure_kinds
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
-from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.evidence_sources import rescore
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.diagnose.deficient import behavior_of, cases, simulated
-from tests.inn_world import TASKS, InnWorld, Reception
 
 WHERE = {
     "precondition_verification": "precondition_verification",
@@ -87,16 +84,6 @@ def test_labels_partition_the_traces_and_rules_agree_with_themselves() -> None:
     assert len({(label.trace, label.capability) for label in one.labels}) == len(one.labels)
 
 
-def test_lists_are_compared_as_pairs_whatever_their_order() -> None:
-    gold = {"order_id": "#W1", "item_ids": ["1", "2"], "new_item_ids": ["8", "9"], "payment_method_id": "p"}
-    turned = {**gold, "item_ids": ["2", "1"], "new_item_ids": ["9", "8"]}
-    crossed = {**gold, "item_ids": ["2", "1"], "new_item_ids": ["8", "9"]}
-    assert normalize_arguments(gold) == normalize_arguments(turned)
-    assert normalize_arguments(gold) != normalize_arguments(crossed)
-    assert normalize_arguments({"item_ids": []}) == {"item_ids": []}
-    assert normalize_arguments({"a": [{"x": 1}, "y"]}) == normalize_arguments({"a": ["y", {"x": 1}]})
-
-
 def recorded_behaviors(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
     world = worlds.open("inspect_evals", domain)
     return [
@@ -149,32 +136,3 @@ def test_recorded_failures_get_labels_or_are_unexplained(
 
 
 # A world whose tools create records.
-
-
-def verification(desk: Reception, task: str) -> Presence:
-    """Whether the labeller by rules sees precondition verification in a conversation."""
-    world = InnWorld()
-    simulation = Simulation.model_validate(
-        {
-            "id": "s",
-            "task_id": task,
-            "trial": 0,
-            "termination_reason": "user_stop",
-            "messages": [one.model_dump(mode="json") for one in desk.hear("Bye. ###STOP###").trace],
-        }
-    )
-    result = score(simulation, TASKS[task], world)
-    read = Behavior(simulation, TASKS[task], world, passed=result.reward == 1)
-    return RULES["precondition_verification"](read).presence
-
-
-def test_a_created_record_lacks_no_verification() -> None:
-    def known() -> Reception:
-        return Reception().hear("I am ada@example.org and need a room.").identify()
-
-    booked = known().agree("I would book room 14 for three nights. Shall I?").book()
-    assert verification(booked, "book") is Presence.PRESENT
-    opened = known().agree("Shall I open a tab?").call("open_tab", tab_id="bar-1")
-    assert verification(opened, "tab") is Presence.PRESENT
-    blind = known().call("cancel_booking", booking_id="B100")
-    assert verification(blind, "cancel") is Presence.LACKING

@@ -91,21 +91,6 @@ def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [one["name"] for one in found["capabilities"] if one["selected"]] == ["tool_calling_precision"]
 
 
-def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert capabilities(str(run), "-ot2e_repeats=10") == 0
-    out = capsys.readouterr().out
-    assert "the rules give the same labels in all 10 runs, so they ran once; this shows no stability" in out
-    assert "labelled by rules in one run" in out
-
-
-def test_the_picture_is_the_same_for_the_same_figures(run: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("a.svg", "b.svg", "c.png"):
-        assert capabilities(str(run), "--plot", name) == 0
-    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
-    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.fixture
 def project(run: Path) -> Path:
     """A project whose suite holds the first twenty cases as held-out ones."""
@@ -144,20 +129,6 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
     entries = [one for one in Ledger(project / "ledger").read().entries.values() if isinstance(one, Access)]
     assert len(entries) == 20
     assert {(one.suite, one.split, one.run) for one in entries} == {("desk", "heldout", "run.json")}
-
-
-def test_without_a_lock_nothing_says_what_decides(
-    project: Path, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "suites" / "suites.lock").unlink()
-    capsys.readouterr()
-    assert capabilities(str(run)) == 2
-    assert capsys.readouterr().err == (
-        f"trace2evolve: suite 'desk' of domain support is not in {project}/suites/suites.lock, which says "
-        "which tasks decide; run 'trace2evolve lock'\n"
-    )
-    assert capabilities(str(run), "--include-sealed", "nowhere") == 2
-    assert "--include-sealed nowhere: no such split" in capsys.readouterr().err
 
 
 def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
-from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
-from pytest_trace2evolve.records.completion import NO_USAGE, Usage
+from pytest_trace2evolve.errors import BudgetError, EndpointError
+from pytest_trace2evolve.records.budget import Budgets
+from pytest_trace2evolve.records.completion import Usage
 
 CALL = Usage(prompt_tokens=90, completion_tokens=10, cost=0.25)
 
@@ -44,12 +44,6 @@ def test_processes_count_together(account: Account, other: Account) -> None:
     for view in (account, other):
         used = view.usage
         assert (used.calls, used.prompt_tokens, used.completion_tokens, used.cost) == (3, 270, 30, 0.75)
-
-
-def test_one_call_without_a_price_makes_the_cost_unknown(account: Account) -> None:
-    account.spend(CALL)
-    account.spend(CALL.model_copy(update={"cost": None}))
-    assert account.usage.cost is None
 
 
 @pytest.mark.parametrize("budgets", [Budgets(tokens=100), Budgets(cost=1.0)])
@@ -85,24 +79,6 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
     assert account.stop_reason == other.stop_reason == text
     account.close()
     other.close()
-
-
-def test_the_first_reason_stays(account: Account) -> None:
-    account.stop("first")
-    account.stop("second", EndpointError)
-    assert account.stop_reason == "first"
-    with pytest.raises(BudgetError, match="first"):
-        account.pause_before_request()
-
-
-def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Account, other: Account) -> None:
-    account.stop("the endpoint refuses", EndpointError)
-    with pytest.raises(EndpointError, match="the endpoint refuses"):
-        other.pause_before_request()
-    account.stop("the disk is full", StorageError)
-    assert other.stop_reason == other.storage_failure == "the disk is full"
-    with pytest.raises(StorageError, match="the disk is full"):
-        other.raise_if_stopped()
 
 
 def test_the_rate_limit_spaces_the_requests_of_all_processes(
@@ -144,14 +120,6 @@ def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account
     for thread in threads:
         thread.join()
     assert account.usage.calls == 700
-
-
-def test_without_budgets_everything_is_admitted(account: Account) -> None:
-    assert account.budgets == NO_BUDGETS
-    account.spend(Usage(prompt_tokens=10**9, cost=1e6))
-    assert account.pause_before_request() == 0.0
-    assert account.seconds_left is None
-    assert account.shortage(Usage(prompt_tokens=10**9, cost=1e9), NO_USAGE) == ""
 
 
 def test_a_shortage_names_the_budget_and_what_one_more_simulation_takes(path: Path) -> None:

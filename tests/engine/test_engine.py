@@ -113,28 +113,6 @@ def test_a_stored_simulation_is_made_once_and_declared(bench: Bench) -> None:
     assert bench.engine.totals().states == {SimulationState.MADE: 1}
 
 
-def test_the_task_that_waits_for_an_answer_is_known(bench: Bench) -> None:
-    seen = []
-
-    def answer(trial: int) -> Simulation:
-        seen.append(bench.engine.totals())
-        return simulation(trial)
-
-    bench.executor.answer = answer
-    bench.make(bench.job(1))
-    assert [(totals.waiting_task, totals.waiting_seconds >= 0.0) for totals in seen] == [("task1", True)]
-    assert bench.engine.totals().waiting_task == ""
-
-
-def test_another_run_takes_what_is_stored(bench: Bench, tmp_path: Path) -> None:
-    bench.make(bench.job(1))
-    other = Bench(tmp_path)
-    other.make(other.job(1), other.job(2))
-    assert other.executor.made == [2]
-    assert other.engine.totals().states == {SimulationState.KEPT: 1, SimulationState.MADE: 1}
-    other.close()
-
-
 def test_a_lost_simulation_is_made_again_only_when_asked(tmp_path: Path) -> None:
     bench = Bench(tmp_path, executor=Counting(lambda trial: simulation(trial, lost=True)))
     bench.make(bench.job(1))

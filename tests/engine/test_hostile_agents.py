@@ -209,19 +209,6 @@ def test_an_agent_that_cannot_be_asked_fails_its_simulation(
     assert done.termination_reason == "agent_error"
 
 
-class Rebel(Message):
-    """A message whose methods raise."""
-
-    def model_copy(self, **_: Any) -> Any:
-        raise KeyError("copy")
-
-
-def test_a_message_that_raises_is_the_agents_failure(desk: World, idle: Task, simulate: Simulate) -> None:
-    done = simulate(idle, desk, Agent(first(Rebel(role="assistant", content="Hello."))), User())
-    assert done.termination_reason == "agent_error"
-    assert done.error_text == "KeyError: 'copy'"
-
-
 @pytest.mark.parametrize("cancel", [cancel_own_task, cancel_own_task_and_wait])
 def test_an_agent_that_cancels_its_own_task_fails_its_simulation(
     desk: World, idle: Task, simulate: Simulate, tmp_path: Path, cancel: Callable[[], Any]
@@ -246,15 +233,6 @@ def test_an_error_of_this_package_that_an_agent_raises_is_its_own(
     assert "test_hostile_agents.py" in done.agent_error.frames
 
 
-def test_an_infrastructure_error_that_an_agent_raises_is_none(
-    desk: World, idle: Task, simulate: Simulate
-) -> None:
-    def fails(turn: int) -> Message:
-        raise InfrastructureError("the service is down")
-
-    assert simulate(idle, desk, Agent(fails), User()).termination_reason == "infrastructure_error"
-
-
 class ClosedWorld:
     def policy(self) -> str:
         raise WorldError("the data files are gone")
@@ -275,18 +253,6 @@ def test_a_failure_of_the_world_stays_the_worlds() -> None:
     failing.__module__ = "elsewhere"
     with pytest.raises(AgentCodeError, match="WorldError: I say so"):
         asyncio.run(run_agent_code(failing, "respond", failing, object()))
-
-
-def test_a_history_belongs_to_the_conversation(desk: World, idle: Task, simulate: Simulate) -> None:
-    class Forgetful:
-        name = "forgetful"
-
-        async def respond(self, history: Any) -> Message:
-            history.clear()
-            return say()
-
-    done = simulate(idle, desk, Forgetful(), User())
-    assert [message.role for message in done.trace] == ["assistant", "user", "assistant", "user"]
 
 
 def test_an_edit_of_what_an_agent_was_given_or_gave_changes_no_trace(

@@ -143,21 +143,6 @@ def test_usage_of_an_answer(kind: str, record: Any, expected: tuple[int, int, in
     assert usage.calls == 1
 
 
-def test_usage_of_a_stream_of_the_responses_api() -> None:
-    events = [
-        {"type": "response.created", "response": {"usage": None}},
-        {"type": "response.completed", "response": {"usage": {"input_tokens": 9, "output_tokens": 1}}},
-    ]
-    content = "".join(f"event: {event['type']}\r\ndata: {json.dumps(event)}\r\n\r\n" for event in events)
-    usage = usage_of_answer("text/event-stream; charset=utf-8", content.encode())
-    assert (usage.prompt_tokens, usage.completion_tokens) == (9, 1)
-
-
-def test_the_cost_that_an_endpoint_tells_counts() -> None:
-    usage = usage_of_answer("application/json", b'{"usage": {"prompt_tokens": 5, "cost": 0.25}}')
-    assert usage.cost == 0.25
-
-
 # ---- the journal
 
 
@@ -215,42 +200,6 @@ def test_the_cache_answers_and_is_divided_into_parts() -> None:
             assert simulation.usage.calls == 1
 
 
-def test_a_mixture_of_stored_and_new_answers_has_no_latency() -> None:
-    store = Store()
-    with ChatServer(echo) as server:
-        for questions, is_timed, is_stored in (("a", True, False), ("a", True, True), ("ab", False, False)):
-            proxy, simulation = Proxy(server.base_url, cache=store), exchange()
-            run(
-                proxy,
-                lambda proxy=proxy, simulation=simulation, asked=questions: proxy.ask(simulation, *asked),
-            )  # type: ignore[misc]
-            _, seconds, is_cached = simulation.take_usage()
-            assert (seconds is not None, is_cached) == (is_timed, is_stored)
-
-
-def test_the_cache_knows_a_local_model_by_its_weights_and_not_by_its_address() -> None:
-    store, n_served = Store(), []
-    for weights in ("a", "a", "b"):
-        with ChatServer(echo) as server:
-            proxy = Proxy(server.base_url, cache=store, weights=weights)
-            run(proxy, lambda proxy=proxy: proxy.ask(exchange(), "a"))  # type: ignore[misc]
-            n_served.append(server.count.served)
-    assert n_served == [1, 0, 1]
-
-
-def test_equal_requests_of_one_simulation_get_answers_of_their_own() -> None:
-    counter = iter(range(99))
-    store = Store()
-    with ChatServer(lambda request: Reply(str(next(counter)))) as server:
-        for _ in range(2):
-            proxy, simulation = Proxy(server.base_url, cache=store), exchange()
-
-            async def ask(proxy: Proxy = proxy, simulation: Exchange = simulation) -> list[Any]:
-                return [(await proxy.ask(simulation, "a"))[0] for _ in range(3)]
-
-            assert run(proxy, ask) == ["0", "1", "2"]
-
-
 def test_the_retry_of_one_of_two_equal_requests_takes_no_answer_of_the_other() -> None:
     """Both requests are under way when the first one fails."""
     store, arrivals, both = Store(), iter(range(9)), threading.Barrier(2, timeout=30)
@@ -277,14 +226,6 @@ def test_the_retry_of_one_of_two_equal_requests_takes_no_answer_of_the_other() -
     assert len(store.answers) == 2
     playback, simulation = Proxy("http://127.0.0.1:9", played=store.answers), exchange()
     assert sorted(run(playback, lambda: playback.ask(simulation, "a", "a"))) == ["1", "2"]
-
-
-def test_an_answer_that_is_cut_short_is_not_cached() -> None:
-    store = Store()
-    with ChatServer(lambda request: Reply("x", finish_reason="length")) as server:
-        proxy = Proxy(server.base_url, cache=store)
-        run(proxy, lambda: proxy.ask(exchange(), "a"))
-    assert not store.answers
 
 
 def test_playback_asks_no_endpoint() -> None:
@@ -331,14 +272,6 @@ def test_half_an_answer_is_a_failure_of_the_endpoint(fault: Fault) -> None:
     assert simulation.outage
     assert simulation.failure is None
     assert proxy.meter.usage.calls == 0
-
-
-def test_a_slow_endpoint_is_given_up() -> None:
-    with ChatServer(echo, faults=FaultPlan({Fault.SLOW: 1.0})) as server:
-        proxy, simulation = Proxy(server.base_url, timeout=3.0), exchange()
-        (error,) = run(proxy, lambda: proxy.ask(simulation, "a"))
-    assert error.status_code == 503
-    assert "no answer within 3 seconds" in simulation.outage
 
 
 FATAL = {
@@ -393,24 +326,6 @@ def test_a_spent_budget_ends_the_run() -> None:
         run(proxy, lambda: proxy.ask(simulation, "a"))
         assert server.count.attempts == 0
     assert isinstance(simulation.failure, BudgetError)
-
-
-def test_a_model_without_a_price_ends_a_run_with_a_budget_of_dollars() -> None:
-    with ChatServer(echo) as server:
-        prices = {"other": Price(input=1, output=1)}
-        proxy, simulation = Proxy(server.base_url, prices=prices, needs_prices=True), exchange()
-
-        async def ask() -> list[Any]:
-            async with proxy.client(simulation) as client:
-                assert not (await client.models.list()).data
-            return await proxy.ask(simulation, "a")
-
-        run(proxy, ask)
-        assert server.count.attempts == 0
-    assert str(simulation.failure) == (
-        "--t2e-max-cost needs the price of model 'm', which the agent called: add it to prices.toml"
-    )
-    assert proxy.meter.usage.calls == 0
 
 
 def test_requests_without_a_simulation_are_rejected() -> None:

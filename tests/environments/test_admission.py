@@ -1,6 +1,5 @@
 """Admission: the built-in environments pass, and each kind of cheat is found by the check made for it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,12 @@ import pytest
 from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.environments import admission
 from pytest_trace2evolve.environments.admission import (
-    SEEDS_BEFORE_TRAINING,
     admit,
-    draw_first_seed,
 )
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
+from pytest_trace2evolve.environments.generators.support import SupportGenerator
 from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers, describe_held_out_content
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
-from pytest_trace2evolve.environments.scenario_checks import luck_line
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer
@@ -113,13 +109,6 @@ class Fatal(PreconditionVerification):
         return min(super().grade_trajectory(trajectory, solved), 0.8)
 
 
-class Other(PreconditionVerification):
-    """Makes the scenarios of other seeds."""
-
-    def make_scenario(self, seed: int) -> Task:
-        return super().make_scenario(seed + 1)
-
-
 class Moody(PreconditionVerification):
     """Pays less each time that it is asked about the same trace."""
 
@@ -154,32 +143,6 @@ def test_each_cheat_is_found(
     assert expected in line.detail
 
 
-def test_luck_is_judged_at_each_difficulty() -> None:
-    few = luck_line("stays", {1: [1.0] * 39})
-    assert few.passed
-    assert "not checked: 39" in few.detail
-    # Over both it would be 0.3.
-    line = luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
-    assert not line.passed
-    assert line.detail == "mean by difficulty 1: 0.50, 2: 0.10 (40 scenarios each)"
-
-
-def test_a_training_is_checked_at_scenarios_that_nobody_knows() -> None:
-    drawn = {draw_first_seed(100_000, 100_000) for _ in range(50)}
-    assert len(drawn) > 40
-    assert all(100_000 <= first <= 200_000 - SEEDS_BEFORE_TRAINING for first in drawn)
-    assert draw_first_seed(100_000, 8) == 100_000
-
-
-def test_half_of_the_conditions_are_not_met() -> None:
-    generator = ENVIRONMENTS.generator("conditional_detail_retrieval", 1)
-    tasks = [generator.scenario(seed) for seed in range(60)]
-    met = [one for one in tasks if any(is_write(action.name) for action in one.actions)]
-    expected = [one for one in tasks if one.evaluation_criteria and one.evaluation_criteria.communicate_info]
-    assert len(met) > 5
-    assert 60 - len(met) - len(expected) > 5
-
-
 def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     task = ENVIRONMENTS.generator("precondition_verification", 1).scenario(0)
     assert describe_held_out_content(task, ()) == ""
@@ -195,28 +158,6 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
     assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
     assert with_words("Should it be called off. Please find it") == ""
-
-
-def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["environment", "check", "account_address_inference", "--seeds", "4", "--json"]
-    assert cli.main(["--root", str(ROOT), *arguments]) == 0
-    [record] = json.loads(capsys.readouterr().out)
-    assert record["passed"] is True
-    assert record["seeds"] == 4
-    detail = "20 scenarios with their grades"
-    assert record["checks"][0] == {"check": "same seed, new process", "passed": True, "detail": detail}
-    # The other process does not know what only this one has registered.
-    [line, *_] = admit(Environments({"mine": Offer(PreconditionVerification, "")}), "mine", seeds=1).checks
-    assert not line.passed
-    assert "no scenario can be made in a new process: " in line.detail
-    assert "unknown environment 'mine'" in line.detail
-
-
-def test_a_module_in_another_process_must_make_the_same() -> None:
-    environments = Environments({"mine": Offer(PreconditionVerification, "", elsewhere=Other)})
-    [line, *_] = admit(environments, "mine", seeds=1, first_seed=3).checks
-    assert not line.passed
-    assert line.detail == "a different scenario or grade in a new process, first: seed 3 at difficulty 1"
 
 
 def test_the_command_reports_every_check_and_what_is_searched_for(

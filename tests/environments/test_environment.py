@@ -126,41 +126,6 @@ def test_who_does_nothing_gets_nothing_and_the_shortcut_hardly_more(name: str, l
     )
 
 
-@few
-@given(name=NAMES, level=LEVELS, seed=SEEDS)
-def test_the_same_seed_gives_the_same_scenario_and_another_seed_another(
-    name: str, level: int, seed: int
-) -> None:
-    one, other = (ENVIRONMENTS.generator(name, level) for _ in range(2))
-    task = one.scenario(seed)
-    assert task == other.scenario(seed)
-    assert Task.model_validate_json(task.model_dump_json()) == task
-    assert task.digest != one.scenario(seed + 1).digest
-    environment = ScenarioEnvironment(one, WORLD)
-    first = environment.reset(seed)
-    environment.step(Message(role="assistant", content="Hello?"))
-    assert environment.reset(seed) == first
-
-
-@few
-@given(name=NAMES, level=LEVELS, seed=SEEDS)
-def test_reading_once_more_what_was_read_is_worth_nothing(name: str, level: int, seed: int) -> None:
-    generator = ENVIRONMENTS.generator(name, level)
-    known = [call for one in generator.scenario(seed).history for call in one.tool_calls or ()]
-    again = [Message(role="assistant", tool_calls=[call]) for call in known if call.name not in WRITES]
-    rewards = rolled(ScenarioEnvironment(generator, WORLD), Listed([*again[:3]]), seed)
-    assert set(rewards) == {0.0}
-
-
-@pytest.mark.parametrize("name", ENVIRONMENTS.names)
-def test_an_easier_scenario_has_more_behind_it(name: str) -> None:
-    lengths = []
-    for level in (1, 5):
-        generator = ENVIRONMENTS.generator(name, level)
-        lengths.append(sum(len(generator.scenario(seed).history) for seed in range(6)))
-    assert lengths[0] > lengths[1] == 12, "at the last only a greeting and the customer's first message"
-
-
 TEXTS = st.one_of(
     st.text(max_size=8), st.integers(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
 )

@@ -15,7 +15,6 @@ from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.environment import AdmissionReport
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator
-from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.environments.parcel import GOOD, NAME, spoiled
@@ -62,23 +61,6 @@ def test_a_module_plays_on_the_targets_own_tools(environments: Environments, dif
     [answer] = criteria.communicate_info or []
     assert environment.step(Message(role="assistant", content=f"It is {answer}.")).done
     assert environment.reward() == 1.0
-
-
-def test_held_out_scenarios_are_other_ones(environments: Environments) -> None:
-    train, held = (environments.generator(NAME, 1, content) for content in Content)
-    assert train.digest != held.digest
-    texts = {train.scenario(seed).model_dump_json() for seed in range(5)}
-    assert not texts & {held.scenario(seed).model_dump_json() for seed in range(5)}
-
-
-def test_another_generator_grades_the_same_scenario(environments: Environments) -> None:
-    """A scenario that is no longer cached is made again from its id."""
-    task = environments.generator(NAME, 1).scenario(5)
-    generator = environments.generator(NAME, 1)
-    assert generator.grade(task, [], solved=False) == 0.0
-    assert [one.content for one in generator.shortcut(task)] == [
-        "Your parcel is on its way; the tracking number is in your mail."
-    ] * 3
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import pytest_trace2evolve
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
+from pytest_trace2evolve.environments.registry import BUILT_IN
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
 from tests.environments import golden
@@ -37,10 +37,6 @@ def test_the_file_holds_the_versions_of_the_generators() -> None:
     versions = {name: one["version"] for name, one in golden.read().items()}
     built_in = {kind.capability: kind.version for kind in BUILT_IN}
     assert versions == built_in
-
-
-def test_the_file_is_as_the_command_writes_it() -> None:
-    assert golden.FILE.read_text(encoding="utf-8") == golden.text_of(golden.read())
 
 
 def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
@@ -103,26 +99,6 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
     [expected] = golden.problems({CAPABILITY: made[CAPABILITY]}, golden.golden([CAPABILITY]))
     assert expected.startswith(f"{CAPABILITY}: ")
     assert "raise PreconditionVerification.version in" in expected
-
-
-def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: golden.Golden) -> None:
-    """Environments are played in it, and each answer of a tool counts."""
-    real = type(golden.WORLD.open()).call
-
-    def call(*arguments: Any) -> Any:
-        found = real(*arguments)
-        return found.model_copy(update={"content": f"{found.content} "})
-
-    monkeypatch.setattr(type(golden.WORLD.open()), "call", call)
-    assert len(golden.changes(made, golden.golden([CAPABILITY]))) == 1
-
-
-@pytest.mark.parametrize("kind", BUILT_IN)
-def test_another_version_is_another_environment(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    before = {name: Environments().generator(name, 1).digest for name in Environments().names}
-    monkeypatch.setattr(kind, "version", kind.version + 1)
-    after = {name: Environments().generator(name, 1).digest for name in before}
-    assert {name for name in before if before[name] != after[name]} == {kind.capability}
 
 
 DIGESTS = """

@@ -129,18 +129,6 @@ def test_where_every_round_fails_all_modules_are_kept_and_none_is_admitted(
     assert not (project / "environments").exists()
 
 
-def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def reply(request: ChatRequest) -> Reply:
-        return Reply(block(GOOD) if request.model == "writer" else "I do not know.")
-
-    with ChatServer(reply) as server:
-        assert synthesize(server, "-ot2e_rounds=1", "--json") == 1
-    [one] = json.loads(capsys.readouterr().out)["rounds"]
-    assert one["problems"][0].startswith("calibration at difficulty 1: mean")
-
-
 @pytest.mark.parametrize(
     ("arguments", "told_is"),
     [

@@ -1,6 +1,5 @@
 """The class of which trl makes tools: the world's own schemas, and nothing else that is public."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +27,6 @@ def test_the_methods_schemas_are_the_worlds() -> None:
         found["parameters"].setdefault("required", [])  # left out if nothing is required
         parameters = {key: value for key, value in tool.parameters.items() if key != "additionalProperties"}
         assert found == {"name": tool.name, "description": tool.description, "parameters": parameters}
-
-
-def test_numbers_choices_and_what_may_be_left_out_can_be_said() -> None:
-    utils = pytest.importorskip("transformers.utils")
-    parameters = {
-        "type": "object",
-        "properties": {
-            "note": {"type": "string", "description": "A note.", "nullable": True},
-            "rows": {
-                "type": "array",
-                "items": {"type": "array", "items": {"type": "integer"}},
-                "description": "Rows.",
-            },
-            "kind": {"type": "string", "enum": ["a", "b"], "description": "Which."},
-        },
-        "required": ["rows", "kind"],
-    }
-    tool = ToolSchema(name="put", description="Put it.", parameters=parameters)
-    found = utils.get_json_schema(rollout_class([tool], make)().put)["function"]
-    assert found["parameters"] == parameters
-
-
-def test_only_reset_and_the_tools_are_public() -> None:
-    made = rollout_class(TOOLS, make)
-    public = {
-        name for name, _ in inspect.getmembers(made, predicate=inspect.isfunction) if not name.startswith("_")
-    }
-    assert public == {"reset", *(tool.name for tool in TOOLS)}
-    assert made.__name__ == "Rollout"
 
 
 def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
@@ -103,19 +73,6 @@ def test_what_no_method_can_say_is_refused(name: str, schema: dict[str, Any], to
     with pytest.raises(GeneratorError) as raised:
         rollout_class([ToolSchema(name=name, description="", parameters=schema)], make)
     assert str(raised.value) == told
-
-
-def test_trls_own_trainer_gets_policy_request_and_reward() -> None:
-    made: Any = rollout_class(TOOLS, make, policy="Be kind.")()
-    prompt = made.reset(seed=3, prompt=[])
-    environment = make()
-    environment.reset(3)
-    said = [message.text for message in environment.trace if message.role == "user"]
-    assert prompt.startswith("Be kind.\n\nThe conversation so far:\n")
-    assert all(f"user: {text}" in prompt for text in said)
-    assert made.get_reward() == 0.0
-    made.cancel_pending_order(order_id="#W0", reason="no longer needed")
-    assert made._is_done
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,20 +7,13 @@ from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment, require_script
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES, WholeTasks
 from pytest_trace2evolve.environments.held_out import describe_held_out_content
-from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Content, script_of
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 WORLD = SupportWorld()
 WRITES = [tool for tool, kind in WORLD.tool_types().items() if kind is ToolType.WRITE]
-
-
-def test_the_seed_selects_the_family() -> None:
-    generator = WholeTasks()
-    scripts = [script_of(generator.scenario(seed)) for seed in range(28)]
-    assert [script.family for script in scripts if script] == [*FAMILY_NAMES, *FAMILY_NAMES]
 
 
 def test_an_expert_is_paid_at_the_end_of_a_task_and_not_before() -> None:
@@ -73,9 +66,3 @@ def test_training_holds_nothing_that_decides() -> None:
     fresh = {held_out.scenario(seed).digest for seed in range(300)}
     assert len(fresh) == 300
     assert not fresh & suite
-
-
-def test_whole_tasks_are_no_capability() -> None:
-    environments = Environments()
-    assert "whole_tasks" not in BUILT_IN_NAMES.union(environments.names)
-    assert environments.generator("whole_tasks", 1).capability == "whole_tasks"

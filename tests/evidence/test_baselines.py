@@ -158,22 +158,6 @@ def test_damage_is_reported_in_one_line(
         assert problem in str(error.value)
 
 
-def test_the_largest_numbers_of_trials_are_distinct(tmp_path: Path) -> None:
-    large = 1 << 53
-    records = [sim(task, trial=trial) for task in range(300) for trial in (0, large)]
-    assert columns_of(written(tmp_path / "apart.json", records)).size == len(records)
-    path = written(tmp_path / "twice.json", [sim(0, trial=large), sim(1, trial=large)])
-    text = path.read_text(encoding="utf-8").replace('"task_id":"1"', '"task_id":"0"')
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ResultsError, match=rf"two simulations of task '0', trial {large}; restore the file"):
-        columns_of(path)
-
-
-def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match=r"none\.json: cannot be read: No such file or directory"):
-        columns_of(tmp_path / "none.json")
-
-
 def test_a_large_list_of_wrong_values_is_rejected_at_the_first(tmp_path: Path) -> None:
     """A problem for every value would take a hundred times the memory of the file."""
     path = written(tmp_path / "one.json", side(1))

@@ -49,13 +49,6 @@ def test_the_first_simulation_of_a_key_stays(tmp_path: Path, store: DrawStore) -
     assert not list((tmp_path / "finished").rglob("*.tmp"))
 
 
-def test_another_candidate_or_agent_has_a_draw_of_its_own(tmp_path: Path, store: DrawStore) -> None:
-    store.put(store.draw_key("a"), simulation())
-    other = opened(tmp_path, ("candidate", "another agent", "conditions"))
-    assert other.id != store.id
-    assert not other.has(other.draw_key("a"))
-
-
 def test_a_deleted_simulation_is_named(tmp_path: Path, store: DrawStore) -> None:
     key = store.draw_key("a")
     store.put(key, simulation())
@@ -102,24 +95,6 @@ def test_an_account_of_an_earlier_version_is_read_and_continued(tmp_path: Path, 
     assert later.has(key)
     later.put(later.draw_key("b"), simulation("b"))
     assert list(opened(tmp_path).find_problems()) == []
-
-
-def test_a_shortened_account_is_named(store: DrawStore) -> None:
-    store.put(store.draw_key("a"), simulation())
-    before = store.path.read_bytes()
-    store.put(store.draw_key("b"), simulation())
-    store.path.write_bytes(before)
-    assert [line.partition(": ")[2][:23] for line in store.find_problems()] == ["is shorter than before;"]
-
-
-def test_another_draw_after_the_account_was_deleted_reads_nothing_of_the_first(
-    tmp_path: Path, store: DrawStore
-) -> None:
-    store.put(store.draw_key("a"), simulation())
-    store.path.unlink()
-    other = opened(tmp_path)
-    assert other.id != store.id
-    assert not other.has(other.draw_key("a"))
 
 
 @pytest.mark.parametrize("last", ["staged", "account", "file"])
@@ -215,15 +190,6 @@ def test_processes_and_threads_write_one_draw_together(tmp_path: Path) -> None:
     assert len(list((tmp_path / "finished").rglob("*.json"))) == 6
 
 
-def test_losses_are_counted_by_runs(tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    store.record_loss(key)
-    store.record_loss(key)
-    assert store.count_losses(key) == 1
-    opened(tmp_path, run="run-2").record_loss(key)
-    assert store.count_losses(key) == 2
-
-
 def test_an_ended_draw_is_followed_by_a_new_one(tmp_path: Path, store: DrawStore) -> None:
     store.put(store.draw_key("a"), simulation())
     concurrent = opened(tmp_path, run="run-2")
@@ -239,17 +205,3 @@ def test_an_ended_draw_is_followed_by_a_new_one(tmp_path: Path, store: DrawStore
     later.end()
     assert opened(tmp_path, run="run-4").id not in (store.id, later.id)
     assert [*concurrent.find_problems(), *later.find_problems()] == []
-
-
-def test_ended_draws_are_checked_without_beginning_another_one(tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    store.put(key, simulation())
-    store.end()
-    accounts = [*(tmp_path / "draws").glob("*.jsonl")]
-    (ended,) = open_draws(tmp_path / "finished", tmp_path / "draws")
-    assert list(ended.find_problems()) == []
-    assert ended.path == store.path
-    (tmp_path / "finished" / key[:2] / f"{key}.json").unlink()
-    (ended,) = open_draws(tmp_path / "finished", tmp_path / "draws")
-    assert [problem for problem in ended.find_problems() if "was deleted" in problem]
-    assert [*(tmp_path / "draws").glob("*.jsonl")] == accounts

@@ -41,37 +41,6 @@ def killed(tmp_path: Path, store: DrawStore) -> Path:
         return journal.path
 
 
-def test_answers_are_taken_by_request_and_the_rest_is_asked(killed: Path, tmp_path: Path) -> None:
-    again = opened(tmp_path, run="run-2")
-    with begun(again, again.draw_key("a")) as journal:
-        assert journal.seconds == 6.0
-        assert [journal.take(one) for one in "213"] == [entry(one) for one in "213"]
-        assert journal.take("4") is journal.take("1") is None
-        assert not journal.is_redrawn
-
-
-def test_a_stored_simulation_has_no_journal(killed: Path, tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    with begun(store, key):
-        store.put(key, simulation())
-    assert not killed.exists()
-    assert store.begin_journal(key) is None
-    assert opened(tmp_path).begin_journal(key) is None
-    assert list(opened(tmp_path).find_problems()) == []
-
-
-def test_another_request_leaves_the_rest_unused_for_ever(killed: Path, store: DrawStore) -> None:
-    with begun(store, store.draw_key("a")) as journal:
-        assert journal.take("1") == entry("1")
-        assert journal.take("other") is None
-        journal.add(entry("other"))
-        assert journal.is_redrawn
-    with begun(store, store.draw_key("a")) as journal:
-        assert [journal.take(one) for one in ("1", "other")] == [entry("1"), entry("other")]
-        assert journal.is_redrawn
-    assert list(store.find_problems()) == []
-
-
 def test_the_account_names_a_simulation_after_its_journal_is_there_and_before_any_answer(
     tmp_path: Path, store: DrawStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,13 +105,6 @@ def test_a_deleted_journal_is_named(killed: Path, tmp_path: Path) -> None:
         store.begin_journal(store.draw_key("a"))
 
 
-def test_a_folder_in_the_place_of_a_journal_is_an_error_of_one_line(killed: Path, tmp_path: Path) -> None:
-    killed.unlink()
-    killed.mkdir()
-    (told,) = opened(tmp_path).find_problems()
-    assert told.startswith(f"{killed}: cannot be read (")
-
-
 def test_one_process_at_a_time_makes_a_simulation(tmp_path: Path, store: DrawStore) -> None:
     key = store.draw_key("a")
     with begun(store, key, "1") as journal:
@@ -160,17 +122,6 @@ def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPa
             StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"
         ):
             journal.add(entry("1"))
-
-
-def test_scratch_simulations_have_journals_too(tmp_path: Path) -> None:
-    store = SimulationStore(tmp_path / "scratch")
-    with begun(store, "aabb", "1"), pytest.raises(BlockingIOError):
-        store.begin_journal("aabb")
-    with begun(store, "aabb") as journal:
-        assert journal.take("1") == entry("1")
-        store.put("aabb", simulation())
-    assert store.begin_journal("aabb") is None
-    assert not list(tmp_path.rglob("*.journal"))
 
 
 def answered(folder: Path, number: int) -> None:

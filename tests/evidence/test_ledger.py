@@ -63,12 +63,6 @@ def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: 
     assert history.root == ROOT.name
 
 
-def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Path) -> None:
-    history = Ledger(folder).read()
-    assert (history.problems, history.entries_by_time, history.root, history.heads) == ((), [], None, ())
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -98,12 +92,6 @@ def test_an_edited_entry_is_named(
     assert "\n" not in line
 
 
-def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[DatedEntry]) -> None:
-    (folder / f"{three[1].name}.json").write_bytes(b"\xff\xfe")
-    (line,) = problems(folder)
-    assert line.startswith(f"ledger/{three[1].name}.json: cannot be read: UTF-16, not UTF-8")
-
-
 def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[DatedEntry]) -> None:
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
@@ -131,11 +119,6 @@ def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEnt
     assert foreign not in Ledger(folder).read().entries_by_time
 
 
-def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
-    folder.write_text("", encoding="utf-8")
-    assert problems(folder) == ["ledger: cannot be read: Not a directory; restore it from git"]
-
-
 def test_who_writes_while_the_folder_is_listed_damages_nothing(
     folder: Path, three: list[DatedEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,22 +127,6 @@ def test_who_writes_while_the_folder_is_listed_damages_nothing(
     monkeypatch.setattr(os, "listdir", lambda path: listings.pop() if listings else real(path))
     assert problems(folder) == []
     assert listings == []
-
-
-def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[DatedEntry]) -> None:
-    (folder / "README.md").write_text("what this is", encoding="utf-8")
-    (folder / "._copied.json").write_text("a file system's own", encoding="utf-8")
-    (folder / ".half-written.json.x.tmp").write_text("{", encoding="utf-8")
-    assert problems(folder) == []
-
-
-def test_entries_are_appended_one_after_the_other(folder: Path) -> None:
-    first, second = add(folder), add(folder, seen)
-    history = Ledger(folder).read()
-    assert history.problems == ()
-    assert first.parents == (history.root,)
-    assert second.parents == (first.name,)
-    assert first.at < second.at
 
 
 def test_an_entry_is_dated_after_its_parents_unless_their_clock_is_far_ahead(folder: Path) -> None:
@@ -179,13 +146,6 @@ def test_an_entry_of_an_earlier_version_that_lists_wrong_dates_is_read(folder: P
     write(folder, fast, after)
     assert problems(folder) == []
     assert Ledger(folder).read().entries[after.name] == after
-
-
-def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[DatedEntry]) -> None:
-    (folder / f"{three[0].name}.json").unlink()
-    entry = add(folder, name="v3", look=3)
-    assert entry.parents == (three[-1].name,)
-    assert len(problems(folder)) == 1
 
 
 def append_five(folder: Path, writer: int, has_locks: bool) -> None:
@@ -270,18 +230,6 @@ def test_projects_of_one_repository_have_ledgers_of_their_own(repository: Path) 
     assert first.root != second.root
 
 
-def test_the_repositorys_own_root_is_known_among_two(repository: Path) -> None:
-    folder = repository / "ledger"
-    own = add(folder)
-    other = Root(origin="another project")
-    entries = [judged(at(n), name=f"x{n}", root=other.name, run=f"x{n}") for n in range(3)]
-    for entry in (other, *entries):
-        (folder / f"{entry.name}.json").write_text(render_entry(entry), encoding="utf-8")
-    history = Ledger(folder).read()
-    assert history.entries_by_time == [own]
-    assert len(history.problems) == 4
-
-
 def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_factory: Any) -> None:
     (repository / "two.txt").write_text("two", encoding="utf-8")
     commit(repository)
@@ -289,12 +237,6 @@ def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_f
     git(clone, "clone", "-q", "--depth", "1", f"file://{repository}", "c")
     roots = {add(folder / "ledger").root for folder in (clone / "c", repository)}
     assert len(roots) == 2
-
-
-def test_an_entrys_file_reads_well_in_a_diff() -> None:
-    text = render_entry(seen())
-    assert text.startswith('{\n "at": "2026-11-20T10:00:00Z",\n "day": "2026-11-20",\n "domain": "desk",\n')
-    assert json.loads(text)["who"] == "ann"
 
 
 @contextmanager

@@ -78,37 +78,6 @@ def test_a_folder_is_read_by_its_own_name_or_that_of_its_results_file(tmp_path: 
     assert sorted(one.id for one in found.simulations) == ["s1", "s2"]
 
 
-def test_the_domain_is_the_one_that_the_file_or_all_its_tasks_name(tmp_path: Path) -> None:
-    named = a_file(info={"environment_info": {"domain_name": "retail"}})
-    assert read_results(written(tmp_path, named)).domain == "retail"
-    scenario = {"user_scenario": {"instructions": {"domain": "telecom"}}}
-    tasks = [a_task("a") | scenario, a_task("b") | scenario]
-    assert read_results(written(tmp_path, a_file(tasks=tasks))).domain == "telecom"
-    assert read_results(written(tmp_path, a_file(tasks=[*tasks, a_task("c")]))).domain is None
-
-
-def test_fields_that_older_files_lack_are_none(tmp_path: Path) -> None:
-    found = read_results(written(tmp_path, a_file(a_simulation("s", reward_info=None))))
-    assert (found.info, found.domain) == ({}, None)
-    [one] = found.simulations
-    assert (one.trial, one.seed, one.agent_cost, one.recorded_reward) == (None, None, None, None)
-    assert one.trace == []
-
-
-def test_a_missing_file_or_folder_of_results_is_rejected(tmp_path: Path) -> None:
-    assert rejection(tmp_path / "none.json") == "cannot be read: No such file or directory"
-    assert rejection(tmp_path) == "a folder without results.json is not a results folder"
-
-
-def test_a_damaged_gzip_is_rejected(tmp_path: Path) -> None:
-    path = written(tmp_path, a_file(), "r.json.gz")
-    data = path.read_bytes()
-    path.write_bytes(data[:-12])
-    assert rejection(path) == "damaged gzip (it ends too early); fetch the file again"
-    path.write_bytes(data[:-6] + bytes([data[-6] ^ 0xFF]) + data[-5:])
-    assert rejection(path).startswith("damaged gzip (Error -3 while decompressing data: incorrect data check")
-
-
 NOT_JSON = "not valid JSON with finite numbers: "
 NO_LIST = "has no list {!r}; expected a results file of tau2"
 LACKS = "1 of 2 simulations have no {} (first: id 's2'); they cannot be scored; use the file that tau2 wrote"
@@ -155,12 +124,6 @@ def test_what_cannot_be_trusted_is_rejected(tmp_path: Path, content: Any, reason
     assert rejection(written(tmp_path, content)).startswith(reason)
 
 
-def test_numbers_as_ids_mean_their_decimal_text(tmp_path: Path) -> None:
-    content = a_file(a_simulation(7, 12), tasks=[a_task(12)])
-    found = read_results(written(tmp_path, content))
-    assert (found.simulations[0].id, found.simulations[0].task_id, list(found.tasks)) == ("7", "12", ["12"])
-
-
 def checks_of(task: Json) -> Json:
     actions = task["evaluation_criteria"]["actions"]
     return {"reward": 1.0, "action_checks": [{"action": action, "action_match": True} for action in actions]}
@@ -189,25 +152,10 @@ def test_a_folder_that_disagrees_with_its_index_is_rejected(
     assert rejection(folder_form(tmp_path, a_simulation("s1"), a_simulation("s2"), index=index)) == reason
 
 
-def test_a_damaged_file_in_a_folder_is_named(tmp_path: Path) -> None:
-    folder_form(tmp_path, a_simulation("s1"))
-    damaged = written(tmp_path / "simulations", "{", "s0.json")
-    with pytest.raises(ResultsError, match="not valid JSON") as caught:
-        read_results(tmp_path)
-    assert str(damaged) in str(caught.value)
-
-
 def files(folder: Path, *contents: Json) -> list[ResultsFile]:
     return [
         read_results(written(folder, content, f"f{number}.json")) for number, content in enumerate(contents)
     ]
-
-
-def test_trials_that_differ_are_combined_as_they_are(tmp_path: Path) -> None:
-    one, two = a_file(a_simulation("s1", trial=0)), a_file(a_simulation("s2", trial=4))
-    simulations, notes = combine_results(files(tmp_path, one, two))
-    assert [(each.id, each.trial) for each in simulations] == [("s1", 0), ("s2", 4)]
-    assert notes == ()
 
 
 def test_trials_that_files_count_alike_are_renumbered_and_the_note_says_so(tmp_path: Path) -> None:
@@ -219,20 +167,6 @@ def test_trials_that_files_count_alike_are_renumbered_and_the_note_says_so(tmp_p
     assert numbered == [("s1", "a", 0, 1), ("s2", "b", 0, None), ("s3", "a", 1, 3)]
     assert notes == ("f0.json, f1.json: trials renumbered 0 to 1, since files or simulations share numbers",)
     assert found[1].simulations[0].trial == 0
-
-
-def test_one_unnumbered_simulation_a_task_is_trial_0_without_a_note(tmp_path: Path) -> None:
-    simulations, notes = combine_results(files(tmp_path, a_file(a_simulation("s1"), a_simulation("s2", "b"))))
-    assert ([each.trial for each in simulations], notes) == ([0, 0], ())
-
-
-def test_a_simulation_given_twice_is_rejected(tmp_path: Path) -> None:
-    found = files(tmp_path, a_file(a_simulation("s1")), a_file(a_simulation("s1")))
-    with pytest.raises(ResultsError) as caught:
-        combine_results(found)
-    assert str(caught.value) == (
-        f"simulation 's1' occurs twice in {found[0].path} and {found[1].path}; give each run once"
-    )
 
 
 SCALARS = (

@@ -180,13 +180,6 @@ def test_the_code_of_the_user_has_40_lines_at_most() -> None:
     assert len(yaml.safe_load((TEMPLATE / "tasks.yaml").read_text(encoding="utf-8"))) == 12
 
 
-def test_the_code_imports_public_names_only() -> None:
-    for path in TEMPLATE.rglob("*.py"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if "pytest_trace2evolve" in line:
-                assert line in ("from pytest_trace2evolve import World", "import pytest_trace2evolve as t2e")
-
-
 def test_a_real_gain_is_promoted(promoted: Story) -> None:
     verdict = promoted.verdict()
     assert (verdict["verdict"], verdict["candidate"]["id"], verdict["goal"]) == ("promote", "v1", "improve")
@@ -255,15 +248,6 @@ def test_an_agent_that_cannot_work_is_saved_with_exit_1_and_never_promoted(
     verdict = story.gate("v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
     assert verdict["verdict"] == "inconclusive"
     assert "all 24 simulations of the candidate ended in agent_error" in verdict["text"]
-
-
-def test_a_changed_tool_description_is_gated(story: Story) -> None:
-    """The model cancels bookings at a fixed rate, because the tool's description says that it may."""
-    tools = "tools: {cancel_booking: {description: Cancel a booking at any rate.}}"
-    story.candidate("v4", "v1", "prompt: prompts/v1.md", tools)
-    verdict = story.gate("v4")
-    assert verdict["verdict"] == "discard", verdict["text"]
-    assert "0/3" in verdict["text"] or "3/0" in verdict["text"]
 
 
 @pytest.mark.parametrize(("model", "parent", "expected"), [(LARGE, "v0", "promote"), (NANO, "v1", "discard")])

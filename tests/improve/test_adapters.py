@@ -160,27 +160,6 @@ def test_what_cannot_be_trained_is_one_line(
     assert capsys.readouterr().err.startswith(f"trace2evolve: {problem}")
 
 
-def test_tau2_has_no_training_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    root = ["--root", str(REPOSITORY)]
-    models = [f"--t2e-model={embedded_model()}", f"--t2e-user-model={embedded_model()}"]
-    command = [
-        *root,
-        "improve",
-        "--suite",
-        "tau2-airline",
-        "--proposer",
-        "adapters",
-        "--dry-run",
-        "--",
-        *models,
-    ]
-    assert main(command) == 2
-    assert capsys.readouterr().err == (
-        "trace2evolve: --proposer adapters: suite 'tau2-airline' has no tasks of the built-in families, and "
-        "only these have training tasks; name suite support, or use a different proposer\n"
-    )
-
-
 @pytest.mark.usefixtures("forked_servers")
 @pytest.mark.filterwarnings("ignore")
 def test_an_adapter_is_screened_gated_and_recorded(tmp_path: Path, trained: list[dict[str, str]]) -> None:

@@ -134,10 +134,3 @@ def test_a_failed_publication_changes_nothing_of_the_search(
     assert "not published: " in error
     assert ("git commit-tree failed: " in error) == (missing == "identity")
     assert [row["status"] for row in rows(project)].count("keep") == 1
-
-
-def test_an_id_of_an_earlier_search_is_not_used_again(project: Project, server: ChatServer) -> None:
-    (project.root / "results").mkdir()
-    (project.root / "results" / "improve.tsv").write_text("candidate\nv0-1\n")
-    assert search(project, server, "--max-proposals", "1") == 0
-    assert (project.root / "candidates" / "v0-2.md").exists()

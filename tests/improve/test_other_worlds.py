@@ -10,9 +10,8 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
-from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.protocols import Offer, ToolSchema
+from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.training import train as course
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -71,23 +70,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("domain", ["airline", "telecom"])
-def test_train_refuses_a_recorded_run_of_another_world(
-    recorded: Path,
-    project: Project,
-    trained: list[str],
-    domain: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(project.root)
-    run = f"{domain}-gpt-4.1.json.gz"
-    assert main(["train", "--from-run", str(recorded / run), "--steps", "1"]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal(f'run {run}', domain)}\n")
-    assert not trained
-
-
 def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) -> None:
     """The environments have the tools of τ² retail."""
     own = Project(root=tmp_path, suites_folder=tmp_path / "suites")
@@ -135,18 +117,6 @@ def test_worlds_with_the_tools_of_retail_have_the_built_in_environments(world: W
     assert set(environments.names_with_tools_of([world])) == BUILT_IN_NAMES
 
 
-def test_the_support_world_has_the_tools_of_retail(worlds: Worlds) -> None:
-    """By their names and the names of their arguments, for the agent."""
-
-    def tools(world: WorldName) -> dict[str, set[str]]:
-        schemas: list[ToolSchema] = list(worlds.open(*world).tools("assistant"))
-        return {one.name: set(one.parameters["properties"]) for one in schemas}
-
-    retail, support = tools(("inspect_evals", "retail")), tools(("trace2evolve", "support"))
-    assert retail.items() <= support.items()
-    assert worlds.interface_of("trace2evolve", "support") == worlds.interface_of("inspect_evals", "retail")
-
-
 def test_an_own_environment_trains_for_runs_of_its_own_world_alone() -> None:
     offer = Offer(PreconditionVerification, "what it pays", provider="mine", domain="hotel")
     environments = Environments({"booking": offer}, Worlds({"mine": FakeWorld}))
@@ -154,10 +124,3 @@ def test_an_own_environment_trains_for_runs_of_its_own_world_alone() -> None:
     assert environments.names_with_tools_of([HOTEL]) == ("booking",)
     assert "booking" not in environments.names_with_tools_of([("inspect_evals", "retail")])
     assert environments.names_with_tools_of([HOTEL, ("trace2evolve", "support")]) == ()
-
-
-def test_a_projects_own_provider_of_a_known_name_has_tools_of_its_own() -> None:
-    environments = Environments(worlds=Worlds({"tau2": FakeWorld}))
-    environments.require_tools_of("run r1", ("inspect_evals", "retail"))
-    with pytest.raises(ConfigError, match=r"^run r1 uses retail \(provider tau2\), but no environment has"):
-        environments.require_tools_of("run r1", ("tau2", "retail"))

@@ -80,24 +80,6 @@ def test_a_broken_table_is_an_error_that_names_the_file(tmp_path: Path, text: st
     assert problem in str(error.value)
 
 
-def test_a_table_keeps_line_breaks_and_has_hypotheses_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "table.toml"
-    path.write_text(
-        '[[sentences]]\ntext = """\n  - Be\n    brief.\n  - Ask."""\nhypothesis = "Shorter."\n'
-        '[[sentences]]\ntext = "Be kind,\\nand honest."\n'
-    )
-    table = TableProposer.read(path)
-    assert table.sentences == {
-        "- Be\n  brief.\n- Ask.": "Shorter.",
-        "Be kind,\nand honest.": "Adds: Be kind, and honest.",
-    }
-    added = [draft.instruction.strip() for draft in drafts(table, Candidate(id="v", instruction="- A."))]
-    assert added == ["- A.\n- Be\n  brief.\n- Ask.", "- A.\n- Be kind,\n  and honest."]
-    assert [len(rules_of(text)) for text in added] == [3, 2]
-    grown = Candidate(id="v", instruction=added[1])
-    assert [draft.hypothesis for draft in drafts(table, grown)] == ["Shorter."]
-
-
 def test_ablation_drops_each_rule_once() -> None:
     found = drafts(AblateProposer(), V8)
     assert len(found) == V8.instruction.count("\n- ") + 1
@@ -106,23 +88,6 @@ def test_ablation_drops_each_rule_once() -> None:
         assert dropped in V8.instruction
         assert dropped not in draft.instruction
         assert len(rules_of(draft.instruction)) == len(found) - 1
-
-
-def test_ablation_keeps_a_rule_of_several_lines_together() -> None:
-    parent = Candidate(id="v", instruction="Intro.\n\n- One\n  goes on.\n- Two.")
-    assert [draft.instruction for draft in drafts(AblateProposer(), parent)] == [
-        "Intro.\n\n- Two.",
-        "Intro.\n\n- One\n  goes on.\n",
-    ]
-
-
-def test_ablation_drops_sentences_of_an_instruction_without_bullets() -> None:
-    parent = Candidate(id="v", instruction="Be brief. Ask first! Then act.")
-    assert [draft.hypothesis for draft in drafts(AblateProposer(), parent)] == [
-        "Without: Be brief.",
-        "Without: Ask first!",
-        "Without: Then act.",
-    ]
 
 
 def test_parameters_change_one_at_a_time_and_never_add_a_reasoning_effort() -> None:

@@ -74,25 +74,6 @@ def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None,
     assert why in found[0].why
 
 
-def test_one_bad_label_costs_no_other() -> None:
-    found = read_labels(answer(("reading", "lacking", 77), ("asking", "present", 0)), "t", TRACE, SKILLS)
-    assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
-
-
-def test_a_bad_entry_costs_no_other() -> None:
-    found = read_labels(answer(("reading", "maybe", 2), ("asking", "present", 0)), "t", TRACE, SKILLS)
-    assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
-    good = {"name": "reading", "definition": "It reads.", "tasks": []}
-    expected = json.dumps({"capabilities": [{**good, "name": "Not Snake"}, good]})
-    assert [one.name for one in read_proposals(expected, ())] == ["reading"]
-
-
-def test_a_known_name_stands_for_its_group() -> None:
-    proposed = [Capability(name=name, description=name) for name in ("looking", "reading")]
-    [found] = merge_proposals(proposed, [["looking", "reading"]], ["reading"])
-    assert (found.name, found.merged) == ("reading", ("looking",))
-
-
 def test_proposals_are_cut_and_unknown_tasks_dropped() -> None:
     expected = [
         {"name": f"skill_{n}", "definition": f"Skill\n {n}.", "tasks": ["a", "z", "a"]} for n in range(12)

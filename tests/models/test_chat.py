@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_credentials
-from pytest_trace2evolve.models.stored_answers import RequestKeys
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
@@ -74,29 +72,6 @@ def test_settings_are_sent_as_the_api_requires() -> None:
     assert first["tools"][0]["function"]["name"] == "look"
     assert first["tool_choice"] == "auto"
     assert not {"temperature", "seed", "reasoning_effort"} & set(second)
-
-
-PARAMETERS = {
-    "max_tokens": 9,
-    "top_p": 0.5,
-    "stop": ["a"],
-    "parallel_tool_calls": False,
-    "service_tier": "flex",
-}
-
-
-def test_parameters_are_sent_by_name_and_recorded() -> None:
-    settings = ModelSettings("m", seed=1).with_parameters({**PARAMETERS, "seed": 3, "temperature": 0.5})
-    assert (settings.seed, settings.temperature, dict(settings.parameters)) == (3, 0.5, PARAMETERS)
-    assert ModelSettings.from_record("m", settings.to_record()).to_record() == settings.to_record()
-    with ChatServer(echo) as server:
-        complete(server, parameters=PARAMETERS)
-        run_model(server, lambda model: model.complete(ASK, ()), parameters=PARAMETERS)
-    with_tools, without_tools = server.requests
-    assert {name: with_tools[name] for name in PARAMETERS} == PARAMETERS
-    assert "parallel_tool_calls" not in without_tools
-    with pytest.raises(ValueError, match=r"^top_p: Input should be less than or equal to 1"):
-        ModelSettings.from_record("m", {"top_p": 2})
 
 
 def test_a_parameter_that_the_endpoint_rejects_is_named() -> None:
@@ -171,18 +146,6 @@ def test_a_default_limit_that_an_endpoint_refuses_is_changed(name: str) -> None:
 
 def limits(request: dict[str, Any]) -> dict[str, int]:
     return {name: value for name, value in request.items() if name in LIMIT | RENAMED}
-
-
-def test_a_default_limit_changes_neither_records_nor_keys() -> None:
-    limited, unlimited = ModelSettings("m", max_answer_tokens=1000), ModelSettings("m")
-    assert limited.to_record() == unlimited.to_record()
-    assert RequestKeys(limited).key(ASK, [TOOL], 0) == RequestKeys(unlimited).key(ASK, [TOOL], 0)
-    own = limited.with_parameters({"max_tokens": 9}).with_parameters({"max_completion_tokens": 7})
-    assert (dict(own.parameters), own.answer_limit) == ({"max_completion_tokens": 7}, 7)
-    with ChatServer(echo) as server:
-        for settings in (limited, own, replace(limited, weights="sha256:1")):
-            complete(server, parameters=settings.parameters, weights=settings.weights, max_answer_tokens=1000)
-    assert list(map(limits, server.requests)) == [LIMIT, {"max_completion_tokens": 7}, {}]
 
 
 def test_first_tokens_are_requested_by_one_token_at_temperature_0() -> None:
@@ -270,22 +233,6 @@ def test_permanent_errors_are_not_retried(
     assert "bad" not in str(caught.value)
 
 
-def test_a_model_that_rejects_tools_is_an_error() -> None:
-    """The user of most domains has no tools, and often the agent's model."""
-
-    async def run(server: ChatServer) -> None:
-        model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
-        try:
-            await model.complete(ASK, [])
-            with pytest.raises(EndpointError, match="400 The model 'm' does not support tools"):
-                await model.complete(ASK, [TOOL])
-        finally:
-            await model.close()
-
-    with ChatServer(echo, tools=False) as server:
-        asyncio.run(run(server))
-
-
 @pytest.mark.parametrize(
     "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http://[::1", "http://me:pw@host:abc"]
 )
@@ -312,11 +259,6 @@ def test_a_bad_base_url_is_reported_with_its_source(
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost")
     with pytest.raises(EndpointError, match=f" URL with a host; check {source}$"):
         ModelSettings("m", **given).require_url()
-
-
-def test_option_names_are_no_part_of_the_settings() -> None:
-    assert ModelSettings("m", url_option="--a", timeout_option="--b") == ModelSettings("m")
-    assert "option" not in str(ModelSettings("m", url_option="--a").to_record())
 
 
 def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:

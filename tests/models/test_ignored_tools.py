@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.agents.chat import ChatAgent
-from pytest_trace2evolve.errors import ContextWindowError, EndpointError
+from pytest_trace2evolve.errors import EndpointError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries
 from pytest_trace2evolve.records.message import Message
@@ -87,19 +87,3 @@ def test_there_is_no_doubt_about_usual_token_counts(share: int) -> None:
     endpoint = Counting(lambda request: len(json.dumps([request["messages"], request["tools"]])) // share + 9)
     converse(endpoint, turns=2)
     assert len(endpoint.requests) == 2
-
-
-def full(request: dict[str, Any]) -> int:
-    """The tokens of an endpoint that drops the oldest messages."""
-    return {2: 4000, 4: 4090}.get(len(request["messages"]), 3100)
-
-
-def test_an_endpoint_that_drops_messages_ends_the_simulation() -> None:
-    with pytest.raises(
-        ContextWindowError, match="the prompt fell from 4090 to 3100 tokens while the conversation"
-    ):
-        converse(Counting(full), turns=3)
-
-
-def test_a_prompt_that_loses_earlier_reasoning_is_no_truncation() -> None:
-    converse(Counting(full, reasoning_content="I think."), turns=3)

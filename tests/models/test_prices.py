@@ -30,10 +30,6 @@ def test_cached_tokens_have_their_own_price(tmp_path: Path) -> None:
     assert prices["m.1"].cost(usage) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5 + 0.1 * 8.0)
 
 
-def test_without_a_table_there_are_no_prices(tmp_path: Path) -> None:
-    assert read_prices(tmp_path / "prices.toml") == {}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.models.stored_answers import PlaybackModel, RequestKeys, StoredModel, answer_key
-from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
+from pytest_trace2evolve.records.completion import Answer, Completion, Usage
 from pytest_trace2evolve.records.protocols import ToolSchema
 
 ASK = [{"role": "user", "content": "Hello"}]
@@ -104,33 +104,6 @@ def test_secrets_are_in_no_key_and_endpoints_only_in_those_of_caches() -> None:
     assert len({one.key(ASK, [TOOL], 0), one.key(ASK, [], 0), one.key([], [TOOL], 0)}) == 3
 
 
-def test_recorded_settings_survive_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    nowhere = ModelSettings("m", temperature=None)
-    kept = [(one, one.to_record()) for one in (SETTINGS, nowhere)]
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
-    for one, recorded in kept:
-        again = ModelSettings.from_record(one.model, recorded)
-        assert again.to_record() == recorded
-        assert RequestKeys(again).key(ASK, [TOOL], 3) == RequestKeys(one).key(ASK, [TOOL], 3)
-    for wrong in ({"seed": "1"}, {"seed": True}, {"extra_body": []}, {"endpoint": 1}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: not a "):
-            ModelSettings.from_record("m", wrong)
-    with pytest.raises(ValueError, match="model: missing name"):
-        ModelSettings.from_record(None, {})
-
-
-def test_a_cached_answer_is_marked(store: AnswerFile) -> None:
-    model = ScriptedModel(say("one"), say("two"))
-    stored = StoredModel(model, SETTINGS, "agent", cache=store)
-    first, second, other = ask(stored), ask(stored), ask(stored, trial=1)
-    assert (first.content, second.content, other.content) == ("one", "one", "two")
-    assert (first.cached, second.cached, other.cached) == (False, True, False)
-    assert second == first.model_copy(update={"cached": True})
-    assert from_completion(second, "assistant").model_dump()["cached"] is True
-    assert "cached" not in from_completion(first, "assistant").model_dump()
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -187,11 +160,3 @@ def test_recordings_include_full_contexts(store: AnswerFile) -> None:
         "cassette c has no answer of the agent's model 'm' in trial 2 to these 1 messages; "
         "record it again with --t2e-record"
     )
-
-
-def _write(path: Path, worker: int, count: int) -> None:
-    store = AnswerFile(path, "")
-    for number in range(count):
-        answer = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
-        asyncio.run(store.put(f"k{number}", answer))
-    store.close()

@@ -39,18 +39,6 @@ def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tm
     assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading_3"]
 
 
-def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
-    path = write_adapter(tmp_path, "reading")
-    before = Adapters(tmp_path)["reading"].digest
-    assert len(before) == 32
-    assert Adapters(tmp_path)["reading"].digest == before
-    (path / WEIGHTS_NAME).write_bytes(b"others")
-    assert Adapters(tmp_path)["reading"].digest != before
-    (path / WEIGHTS_NAME).unlink()
-    with pytest.raises(AdapterError, match=r"safetensors: cannot be read: No such file .*train"):
-        _ = Adapters(tmp_path)["reading"].digest
-
-
 def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
     path = write_adapter(tmp_path, "reading")
     with pytest.raises(AdapterError, match=r"^unknown adapter 'raeding'; did you mean 'reading'\? in "):
@@ -78,17 +66,6 @@ def test_a_candidate_talks_with_an_adapter(tmp_path: Path) -> None:
     assert list(known) == ["v6", "v7"]
     (adapters.folder / "reading" / WEIGHTS_NAME).write_bytes(b"others")
     assert known["v6+reading"].digest != found.digest
-
-
-def test_a_verdict_on_an_adapter_leaves_its_digest(tmp_path: Path) -> None:
-    adapters = Adapters(tmp_path / "adapters")
-    path = write_adapter(adapters.folder, "reading")
-    write_candidate(tmp_path, "v6")
-    known = Candidates(tmp_path, adapters)
-    before = known["v6+reading"].digest
-    manifest = adapters["reading"].manifest.model_copy(update={"state": AdapterState.PROMOTED})
-    (path / MANIFEST_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
-    assert known["v6+reading"].digest == before
 
 
 def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) -> None:

@@ -62,34 +62,6 @@ def test_every_setting_is_read(write: Write, tmp_path: Path) -> None:
     assert candidate.declared_changes == {"agent", "model", "parameters"}
 
 
-def test_a_comment_does_not_end_a_block(write: Write) -> None:
-    candidate = read_candidate(
-        write(
-            "tools:",
-            "# the description that the agent reads",
-            "  cancel_booking:",
-            "# another comment",
-            "",
-            "    description: Ask first.",
-            "# about the model",
-            "model: gpt-x",
-            "parameters:",
-            "#temperature: 1",
-            "  temperature: 0.5",
-            "# the end",
-        )
-    )
-    assert candidate.tools == {"cancel_booking": ToolText(description="Ask first.")}
-    assert candidate.parameters == ModelParameters(temperature=0.5)
-    assert candidate.model == "gpt-x"
-
-
-def test_settings_that_are_not_given_do_not_change_a_digest() -> None:
-    # The digest of a candidate before there were settings, which evidence and ledgers hold.
-    assert Candidate(id="v6", instruction="x").digest == Candidate(id="other", instruction="x").digest
-    assert Candidate(id="v6", instruction="x").settings == {}
-
-
 @given(
     st.sampled_from(
         [

@@ -43,15 +43,6 @@ def test_every_field_is_read(tmp_path):
     )
 
 
-def test_a_root_needs_an_id_only_and_may_say_nothing(tmp_path):
-    assert read(tmp_path, "---\nid: v2\n---") == Candidate(id="v2")
-
-
-@pytest.mark.parametrize("nothing", ["", "null", "~"])
-def test_a_parent_left_empty_is_none(tmp_path, nothing):
-    assert read(tmp_path, f"---\nid: v2\nparent: {nothing}\n---\n").parent is None
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -65,21 +56,6 @@ def test_lists_are_read_in_both_of_yamls_forms(tmp_path, lines):
     candidate = read(tmp_path, f"---\nid: v2\n{lines}\nparent: v1\n---\n")
     assert candidate.informed_by == ("a::b", "c::d::e", "f::g")
     assert candidate.parent == "v1"
-
-
-def test_an_id_of_telecom_fits_into_a_list(tmp_path):
-    candidate = read(
-        tmp_path, "---\nid: v2\ninformed_by: [telecom::heldout::[mms_issue]a|b[PERSONA:None]]\n---\n"
-    )
-    assert candidate.informed_by == ("telecom::heldout::[mms_issue]a|b[PERSONA:None]",)
-
-
-@pytest.mark.parametrize("start", ["Ask first,", ">\n  Ask first,", "|\n Ask first,", "\n Ask first,"])
-def test_indented_lines_continue_a_text(tmp_path, start):
-    candidate = read(
-        tmp_path, f"---\nid: v2\nhypothesis: {start}\n  then act,\n\tthen stop.\nparent: v1\n---\n"
-    )
-    assert candidate.hypothesis == "Ask first, then act, then stop."
 
 
 @pytest.mark.parametrize(
@@ -136,39 +112,12 @@ def test_a_value_that_does_not_fit_is_named(tmp_path, field, value):
         read(tmp_path, f"{HEAD}{field}: {value}\n---\n")
 
 
-@pytest.mark.parametrize("sign", ["\x0c", "\x85", "\u2028"])
-def test_a_sign_that_ends_no_line_of_markdown_stays_as_it_is(tmp_path, sign):
-    candidate = read(tmp_path, f"---\nid: v2\nhypothesis: a{sign}b\n---\nAsk{sign}first.\n")
-    assert (candidate.hypothesis, candidate.instruction) == (f"a{sign}b", f"Ask{sign}first.")
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "v1.md").write_bytes(b"---\nid: v1\n---\n\xff\xfe")
-    for name in ("v1", "v9"):
-        with pytest.raises(CandidateError, match=f"{name}.md: cannot be read: "):
-            read_candidate(tmp_path / f"{name}.md")
-
-
-def test_the_digest_is_of_the_instruction_alone():
-    one = Candidate(id="v1", instruction="Ask.")
-    other = Candidate(id="v2", parent="v1", hypothesis="h", informed_by=("a::b",), instruction="Ask.")
-    assert one.digest == other.digest
-    assert one.digest != Candidate(id="v1", instruction="Ask!").digest
-
-
 @pytest.fixture
 def family(tmp_path):
     """v0 ← v1 ← v2, and v0 ← other."""
     for name, parent in {"v0": "null", "v1": "v0", "v2": "v1", "other": "v0"}.items():
         write_candidate(tmp_path, name, f"parent: {parent}")
     return Candidates(tmp_path)
-
-
-def test_a_folder_holds_its_candidates_by_id(family):
-    assert list(family) == ["other", "v0", "v1", "v2"]
-    assert family["v1"].parent == "v0"
-    assert "v1" in family
-    assert "v9" not in family
 
 
 def test_an_unknown_candidate_is_answered_with_the_nearest(family, tmp_path):
@@ -178,39 +127,6 @@ def test_an_unknown_candidate_is_answered_with_the_nearest(family, tmp_path):
     assert str(caught.value).endswith(f"in {tmp_path}")
     with pytest.raises(CandidateError, match="'zzz'; nearest are other, v0, v1, v2 in "):
         family["zzz"]
-
-
-@pytest.mark.parametrize("folder", [".", "absent"])
-def test_a_folder_without_candidates_says_so(tmp_path, folder):
-    with pytest.raises(CandidateError, match=r"unknown candidate 'v1'; .* contains no candidates"):
-        Candidates(tmp_path / folder)["v1"]
-
-
-def test_an_unknown_parent_is_named_with_the_file_that_names_it(family, tmp_path):
-    write_candidate(tmp_path, "v3", "parent: othr")
-    with pytest.raises(CandidateError) as caught:
-        family.lineage("v3")
-    assert str(caught.value).startswith(f"{tmp_path / 'v3.md'}: unknown parent 'othr'; nearest are other")
-
-
-def test_parents_in_a_circle_are_named_in_order(family, tmp_path):
-    write_candidate(tmp_path, "v0", "parent: v2")
-    with pytest.raises(CandidateError, match="the parents form a cycle: v1 → v0 → v2 → v1"):
-        family.lineage("v1")
-
-
-def test_children_are_the_valid_candidates_with_that_parent(family, tmp_path):
-    (tmp_path / "v8.md").write_text("---\nid: v9\nparent: v0\n---\n", encoding="utf-8")
-    assert family.children("v0") == ["other", "v1"]
-    assert family.children("v1") == ["v2"]
-    assert family.children("v2") == []
-
-
-def test_a_broken_file_does_not_hide_the_others(family, tmp_path):
-    (tmp_path / "v9.md").write_text("no front matter", encoding="utf-8")
-    assert family["v2"].id == "v2"
-    with pytest.raises(CandidateError, match=r"v9\.md: line 1"):
-        family["v9"]
 
 
 LAW = settings(max_examples=30)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import LockError, SuiteError
+from pytest_trace2evolve.errors import LockError
 from pytest_trace2evolve.project.lock import (
     Lock,
     SuiteLock,
@@ -33,7 +33,6 @@ def locked(tasks: str = "123", suite: Suite = SUITE, scorer: int = 1, **world: A
 
 
 BEFORE = locked()
-QUICK = locked(policy="be quick")
 
 
 def test_a_lock_digests_the_suite_and_the_world_around_it():
@@ -43,11 +42,6 @@ def test_a_lock_digests_the_suite_and_the_world_around_it():
     assert (BEFORE.provider, BEFORE.provider_version, BEFORE.domain) == ("fake", "1.0", "shop")
     assert (BEFORE.definition, BEFORE.scorer_version, BEFORE.data) == (SUITE.definition, 1, "data-1")
     assert BEFORE.tasks == digests
-
-
-def test_a_suite_that_does_not_fit_its_world_is_not_locked():
-    with pytest.raises(SuiteError, match=r"shop\.toml: split 'heldout' contains no tasks"):
-        locked("")
 
 
 EDITS = [
@@ -89,39 +83,7 @@ def test_a_task_moved_to_another_split_is_named_with_both():
     ]
 
 
-def test_tasks_are_named_before_the_world_and_beyond_three_changes_counted():
-    now = locked("1245", policy="be quick", data="data-2")
-    with pytest.raises(LockError) as caught:
-        verify_lock(PATH, BEFORE, now)
-    named = ["task '4' was added", "task '5' was added", "task '3' was removed"]
-    assert [part.split(" ", 1)[0] for part in lock_differences(BEFORE, now)] == ["task"] * 3 + ["its"] * 2
-    assert all(one in str(caught.value) for one in named)
-    assert "split 'heldout' and 2 more since suites.lock was written" in str(caught.value)
-
-
-def test_another_version_of_the_provider_is_no_difference():
-    now = locked(version="2.0")
-    verify_lock(PATH, BEFORE, now)
-    assert now.digest == BEFORE.digest
-    assert now.provider_version == "2.0"
-
-
-def test_a_difference_is_told_together_with_the_versions_it_came_with():
-    with pytest.raises(LockError, match=r"written \(fake was 1\.0 and is 2\.0\); run "):
-        verify_lock(PATH, BEFORE, locked(data="data-2", version="2.0"))
-    with pytest.raises(LockError, match=r"written; run "):
-        verify_lock(PATH, BEFORE, locked(data="data-2"))
-
-
 TEXT = render_lock(Lock(suites={"shop": BEFORE, "[a]|b": locked("12")}))
-
-
-def test_a_lock_has_one_line_a_task():
-    again = render_lock(Lock(suites={"shop": locked(said={"2": "Cancel it."}), "[a]|b": locked("12")}))
-    before, after = TEXT.splitlines(), again.splitlines()
-    differing = [line for line, other in zip(before, after, strict=True) if line != other]
-    assert [line.split(":")[0].strip() for line in differing] == ['"2"']
-    assert TEXT.endswith("\n")
 
 
 @pytest.mark.parametrize(
@@ -183,12 +145,6 @@ def test_code_that_can_no_longer_be_identified_is_not_that_of_the_lock(locked, n
         f"the implementation of its tools differs from that of the lock ({why})"
     ]
     assert list(lock_differences(after, after)) == []
-
-
-def test_versions_of_distributions_do_not_change_a_lock():
-    before = BEFORE.model_copy(update={"code": CODE})
-    newer = CODE.model_copy(update={"distributions": {"pydantic": "2.11"}})
-    assert list(lock_differences(before, before.model_copy(update={"code": newer}))) == []
 
 
 def test_a_lock_without_code_is_read_and_keeps_its_digest():

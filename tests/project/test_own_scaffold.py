@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_trace2evolve import Project, __version__, compare
+from pytest_trace2evolve import __version__
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.conclusion import FIXED_TASKS_TEXT
 from pytest_trace2evolve.utils import resources
 from tests.attack.sessions import Sessions
 
 TEMPLATE = resources.template_folder() / resources.LIBRARY_PATH
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-CODE = (".py", ".yaml", ".yml", ".toml")
 WRITTEN = {
     ".gitattributes",
     ".github/workflows/agents.yml",
@@ -46,7 +44,6 @@ WRITTEN = {
 DECIDES_ON_SUITES = "estimand" in Suite.model_fields
 """Whether a suite of one's own asks about exactly its tasks; only then can four tasks show a gain."""
 
-UNIT_TEST = "from desk.agent import make\n\n\ndef test_the_agent_is_made():\n    assert make([], None)\n"
 PLAIN_TEST = "def test_one():\n    assert True\n\n\ndef test_two():\n    assert True\n"
 
 
@@ -71,13 +68,6 @@ def plan(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dic
     capsys.readouterr()
     assert main(["init", "--for", "own", "--dry-run", "--json", str(root), *arguments]) == 0
     return {file["path"]: file["state"] for file in json.loads(capsys.readouterr().out)["files"]}
-
-
-def test_the_template_is_small() -> None:
-    files = [path for path in TEMPLATE.rglob("*") if path.suffix in CODE]
-    lines = {path: path.read_text("utf-8").splitlines() for path in files}
-    assert sum(map(len, lines.values())) < 82  # of which two name the schemas
-    assert len(yaml.safe_load((TEMPLATE / "tasks.yaml").read_text("utf-8"))) == 4
 
 
 def test_the_workflow_has_no_placeholders_and_installs_this_version(tmp_path: Path) -> None:
@@ -164,25 +154,6 @@ def test_the_template_needs_no_extra(purpose: str, text: str, tmp_path: Path, se
     assert text in done.stdout + done.stderr
 
 
-def test_a_second_init_changes_nothing(tmp_path: Path, sessions: Sessions) -> None:
-    assert sessions.run(tmp_path, "trace2evolve", "init", "--for", "own").status == 0
-    before = texts(tmp_path)
-    again = sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
-    assert again.status == 0
-    assert again.text.startswith(f"{tmp_path}: everything is there already")
-    assert texts(tmp_path) == before
-
-
-def test_plain_pytest_runs_only_the_unit_tests(tmp_path: Path, sessions: Sessions) -> None:
-    assert sessions.run(tmp_path, "trace2evolve", "init", "--for", "own").status == 0
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/test_agent.py").write_text(UNIT_TEST)
-    done = sessions.run(tmp_path, "pytest")
-    assert done.status == 0, done.text
-    assert "1 passed" in done.text
-    assert "trace2evolve:" not in done.text
-
-
 @pytest.mark.parametrize("settings", ["", "pytest.ini", "pyproject.toml"])
 def test_in_a_project_with_tests_plain_pytest_is_unchanged(
     settings: str, tmp_path: Path, sessions: Sessions
@@ -252,99 +223,6 @@ def test_editors_find_the_schemas_and_the_template_is_valid_by_them(
     assert errors("candidates/v1.md", yaml_prefix, {**candidate, "weights": ""})
 
 
-@pytest.mark.parametrize("key", ["calls", "not_calls"])
-def test_a_misspelt_tool_is_an_error_of_lock_and_check(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", "--for", "own", str(tmp_path)]) == 0
-    text = f"- id: x\n  user: {{goal: Renew L1.}}\n  expect: {{says: [x], {key}: [renew_lona]}}\n"
-    (tmp_path / "tasks.yaml").write_text(text)
-    before = (tmp_path / "suites/suites.lock").read_bytes()
-    capsys.readouterr()
-    expected = f"tasks.yaml: task x: {key}: the agent has no tool 'renew_lona'; did you mean 'renew_loan'?\n"
-    assert main(["lock", "--root", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith(expected)
-    assert (tmp_path / "suites/suites.lock").read_bytes() == before
-    assert main(["check", "--root", str(tmp_path)]) == 1
-    assert expected in capsys.readouterr().out
-
-
-def test_a_baseline_has_one_name_and_a_run_its_id_everywhere(
-    tmp_path: Path, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(*arguments: str) -> str:
-        return sessions.run(tmp_path, *arguments).text
-
-    run("trace2evolve", "init", "--for", "own")
-    run("pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
-    run("pytest", "--candidate", "v1", "--t2e-baseline", "desk/v0")
-    base, better = sorted(path.name for path in (tmp_path / ".trace2evolve/runs").iterdir())
-    for baseline in ("v0", "desk/v0", base):
-        assert "PROMOTE: " in run("trace2evolve", "compare", baseline, better[:20]), baseline
-    assert "desk; pass^k 1.000" in run("trace2evolve", "score", better)
-    assert "renew-reserved" in run("trace2evolve", "show", base, "--failed")
-    unknown = run("trace2evolve", "compare", "v9", better)
-    assert "'v9' is neither a path, a saved baseline nor a run in " in unknown
-    assert "did you mean 'v0'?" in unknown
-    monkeypatch.chdir(tmp_path)
-    found = compare(baseline="v0", candidate=better, project=Project.find())
-    assert found.verdict.decision is Decision.PROMOTE
-    (tmp_path / "baselines/other").mkdir()
-    (tmp_path / "baselines/other/v0.json").write_bytes((tmp_path / "baselines/desk/v0.json").read_bytes())
-    assert "did you mean 'desk/v0'?" in run("trace2evolve", "compare", "v0", better)
-    assert "PROMOTE: " in run("trace2evolve", "compare", "v0", better, "--suite", "desk")
-
-
-def test_calibrate_and_power_ask_about_the_tasks_that_runs_are_about(
-    tmp_path: Path, sessions: Sessions
-) -> None:
-    sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
-    sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
-    small = ("--policy", "calibrated", "-ot2e_resamples=20")
-    text = sessions.run(tmp_path, "trace2evolve", "calibrate", "v0", *small).text
-    assert "calibrated: verdicts about exactly these tasks (estimand suite)" in text
-    power = ("trace2evolve", "power", "--tasks", "4", "-ot2e_resamples=100", "--json", "--trials")
-    chances = {}
-    for trials, estimand in (("4", "suite"), ("1", "tasks")):
-        found = json.loads(sessions.run(tmp_path, *power, trials).text)
-        assert found["estimand"] == estimand
-    for estimand in ("suite", "tasks"):
-        path = tmp_path / "suites/desk.toml"
-        suite = path.read_text("utf-8").partition("estimand")[0]
-        path.write_text(f'{suite}\nestimand = "{estimand}"\n')
-        found = json.loads(sessions.run(tmp_path, *power, "4").text)
-        chances[estimand] = max(one["estimate"] for one in found["chances"] if one["goal"] == "improve")
-    assert chances["suite"] > chances["tasks"]
-
-
-def test_a_stale_baseline_blocks_no_run_without_a_gate_and_grows_by_new_tasks_alone(
-    tmp_path: Path, sessions: Sessions
-) -> None:
-    sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
-    sessions.run(tmp_path, "pytest", "--candidate", "v0", "--t2e-save-baseline", "v0")
-    with (tmp_path / "tasks.yaml").open("a") as file:
-        file.write(
-            "- id: again\n  user: {goal: Tell me when L2 is due.}\n  expect: {data: {}, says: ['22']}\n"
-        )
-    sessions.run(tmp_path, "trace2evolve", "lock")
-    grown = sessions.run(
-        tmp_path,
-        *("pytest", "--candidate", "v0", "--t2e-save-baseline", "v0", "--t2e-baseline-mode", "new-only"),
-    )
-    assert "baseline grown, 1 task added: baselines/desk/v0.json" in grown.text, grown.text
-    assert "4 simulations to make" in grown.text
-    assert "only the tasks that the baseline lacks were run" in grown.text
-    data = tmp_path / "desk/data.json"
-    data.write_text(data.read_text("utf-8").replace("Dracula", "Dune"))
-    sessions.run(tmp_path, "trace2evolve", "lock")
-    gated = sessions.run(tmp_path, "pytest", "--candidate", "v1")
-    assert gated.status == 4
-    assert "was measured under a lock that differs" in gated.text
-    ungated = sessions.run(tmp_path, "pytest", "--candidate", "v1", "--t2e-gate", "off")
-    assert "note: compared with no baseline: " in ungated.text
-    assert "5 items" in ungated.text
-
-
 def test_files_of_the_user_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "desk").mkdir()
     (tmp_path / "desk/world.py").write_text("mine = 1\n")
@@ -359,27 +237,6 @@ def test_files_of_the_user_are_left_alone(tmp_path: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert "note: when your files are complete, run 'trace2evolve lock desk'" in printed
     assert "note: add to .gitignore: .trace2evolve/" in printed
-
-
-def test_a_settings_file_above_keeps_its_meaning(tmp_path: Path, sessions: Sessions) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    made = sessions.run(tmp_path, "trace2evolve", "init", "--for", "own", "agents")
-    assert made.status == 0
-    assert "[tool.pytest" not in (tmp_path / "agents/pyproject.toml").read_text()
-    *_, command = made.text.splitlines()
-    assert command == "next: cd agents && pytest --rootdir . --candidate v0 --t2e-save-baseline v0"
-    done = sessions.run(tmp_path / "agents", "pytest", *command.split("pytest ")[1].split())
-    assert "baseline saved: baselines/desk/v0.json" in done.text, done.text
-
-
-def test_other_suites_keep_their_lock(tmp_path: Path, sessions: Sessions) -> None:
-    assert sessions.run(tmp_path, "trace2evolve", "init", "--for", "support").status == 0
-    old = (tmp_path / "suites/suites.lock").read_text("utf-8")
-    made = sessions.run(tmp_path, "trace2evolve", "init", "--for", "own")
-    assert "changed    suites/suites.lock (desk added)" in made.text, made.text
-    assert '"desk":' in (tmp_path / "suites/suites.lock").read_text("utf-8")
-    assert sessions.run(tmp_path, "trace2evolve", "check").status == 0
-    assert old.splitlines()[1] in (tmp_path / "suites/suites.lock").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -426,21 +283,3 @@ def test_on_a_terminal_init_asks(
     assert output.getvalue().startswith("What do you want to evaluate?\n  1  my own agent")
     assert f"would be written {path}\n" in output.getvalue()
     assert ("Answer 1, 2 or 3." in output.getvalue()) is ("x" in typed)
-
-
-def test_without_a_terminal_the_demo_is_added_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", "--dry-run", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "would be written suites/support.toml\n" in printed
-    assert "note: for your own agent: trace2evolve init --for own, in another folder\n" in printed
-    assert main(["init", "--dry-run", "--for", "support", str(tmp_path)]) == 0
-    assert "for your own agent" not in capsys.readouterr().out
-
-
-def test_tau2_gets_its_three_suites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--dry-run", "--json", "--for", "tau2", str(tmp_path)]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["suites"] == ["tau2-retail", "tau2-airline", "tau2-telecom"]
-    assert " --t2e-agent oracle --t2e-suite tau2-retail " in record["next"]

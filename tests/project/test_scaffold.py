@@ -94,15 +94,6 @@ def test_a_dry_run_writes_nothing_and_tells_the_same(
     assert set(contents(folder / "new")) == ALL
 
 
-def test_json_tells_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "prices.toml").write_text("# mine\n")
-    record = json.loads("\n".join(init(capsys, "--json")))
-    assert set(record) == {"folder", "suites", "files", "notes", "dry_run", "next"}
-    assert (record["folder"], record["suites"], record["dry_run"]) == (str(folder), ["support"], False)
-    assert {"path": "prices.toml", "state": "left alone", "detail": "your file differs"} in record["files"]
-    assert {one["path"] for one in record["files"] if not one["path"].startswith("baselines/")} == ALL
-
-
 def test_files_of_the_user_are_left_alone_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "candidates").mkdir()
     (folder / "candidates" / "v6.md").write_text("mine\n")
@@ -133,61 +124,6 @@ def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
     assert main(["check"]) == 0
 
 
-def test_a_lock_of_the_users_own_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    init(capsys)
-    lock = folder / "suites" / "suites.lock"
-    lock.write_text(re.sub(r'("definition":").', r"\g<1>z", lock.read_text()))
-    before = lock.read_bytes()
-    assert states(capsys)["suites/suites.lock"] == "left alone"
-    assert lock.read_bytes() == before
-    assert states(capsys, "--for", "all")["suites/suites.lock"] == "changed"
-    assert b'"definition":"z' in lock.read_bytes()
-
-
-def test_a_suite_of_other_content_is_not_locked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "suites" / "support").mkdir(parents=True)
-    (folder / "suites" / "support" / "synthetic.jsonl").write_text("{}\n")
-    lines = init(capsys)
-    assert "note: support: your files differ from the locked ones; run 'trace2evolve lock support'" in lines
-    assert not (folder / "suites" / "suites.lock").exists()
-
-
-@pytest.fixture
-def with_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A template that holds a baseline of support, v0."""
-    template = tmp_path / "template"
-    template.mkdir()
-    for name in ("suites", "candidates", "synthetic", "prices.toml", "docs"):
-        (template / name).symlink_to(resources.template_folder() / name)
-    baseline = template / "baselines" / "support" / "v0.json"
-    baseline.parent.mkdir(parents=True)
-    baseline.write_text("{}\n")
-    monkeypatch.setattr(resources, "template_folder", lambda *_: template)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "project"
-
-
-def test_a_baseline_comes_with_its_suite(with_baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert states(capsys, "project")["baselines/support/v0.json"] == "written"
-    assert states(capsys, "project")["baselines/support/v0.json"] == "there"
-    assert "baselines/support/v0.json" not in states(capsys, "--for", "tau2-retail", "other")
-
-
-@pytest.mark.parametrize("other", ["candidates/v0.md", "suites/support.toml"])
-def test_a_baseline_of_something_else_is_left_out(
-    with_baseline: Path, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = with_baseline / other
-    path.parent.mkdir(parents=True)
-    path.write_text("# mine\n")
-    assert (
-        "note: baselines/support/v0.json was left out because your support or v0 differs; measure "
-        "your own with "
-        "pytest --t2e-save-baseline v0"
-    ) in init(capsys, "project")
-    assert not (with_baseline / "baselines").exists()
-
-
 def test_git_neither_converts_nor_merges_what_has_a_digest(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,17 +150,6 @@ def test_git_neither_converts_nor_merges_what_has_a_digest(
     assert baseline.read_bytes() == b"digest\n1\n2\n3\n4\nlast\n"
 
 
-@pytest.mark.parametrize("text", ["", "*.pyc\n", "/.trace2evolve\nx\r\n", "caf\xe9"])
-def test_gitignore_of_the_user_is_never_changed(
-    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = folder / ".gitignore"
-    path.write_bytes(text.encode("latin-1"))
-    lines = init(capsys)
-    assert path.read_bytes() == text.encode("latin-1")
-    assert ("note: add to .gitignore: .trace2evolve/" in lines) == (".trace2evolve" not in text)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
@@ -244,15 +169,6 @@ def test_settings_of_the_user_are_never_changed(
     assert states(capsys)[name] == ("left alone" if line else "there")
 
 
-def test_settings_that_cannot_be_read_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "pyproject.toml").write_text("[tool")
-    lines = init(capsys)
-    start = "note: pytest's settings cannot be read (not valid TOML: "
-    (note,) = [line for line in lines if line.startswith(start)]
-    assert note.endswith("); correct them and run this again")
-    assert not (folder / "pytest.ini").exists()
-
-
 def test_the_workflow_is_added_where_github_reads_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,17 +185,6 @@ def test_the_workflow_is_added_where_github_reads_it(
     assert not [path for path in states(capsys, "--no-workflow", "other") if path.endswith(WORKFLOW_PATH)]
     (folder / WORKFLOW_PATH).unlink()
     assert states(capsys, "--workflow", "sub/agents")[f"../../{WORKFLOW_PATH}"] == "written"
-
-
-def test_the_next_command_is_for_where_one_stands(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(resources, "embedded_model", lambda: folder)
-    assert init(capsys, "a b")[-1] == "next: cd 'a b' && pytest --candidate v7 -n 2"
-    capsys.readouterr()
-    assert main(["--root", "c", "init"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "next: cd c && pytest --candidate v7 -n 2"
-    assert (folder / "c" / "suites" / "support.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -330,12 +235,3 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
     pattern = re.escape(f"trace2evolve: {message}").replace(r"\*", ".*")
     assert re.fullmatch(pattern, line), line
     assert contents(folder) == before
-
-
-def test_two_folders_are_one_too_many(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--root", "a", "init", "b"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "trace2evolve: DIR b and --root a both name the project's folder; give one of them\n"
-    )
-    assert contents(folder) == {}

@@ -48,12 +48,6 @@ def test_every_field_is_read(tmp_path):
     }
 
 
-def test_a_suite_is_named_after_its_file_and_has_taus_budgets(tmp_path):
-    suite = read(tmp_path, f'{HEAD}[splits]\nheldout = ["1"]\n')
-    assert suite.name == "shop"
-    assert (suite.trials, suite.max_steps, suite.max_errors, suite.default_agent) == (1, 200, 10, None)
-
-
 @pytest.mark.parametrize(
     ("splits", "meant"),
     [
@@ -108,11 +102,6 @@ def test_a_split_that_does_not_fit_the_world_is_refused(tmp_path, splits, expect
     assert "\n" not in message
 
 
-def test_a_task_that_resembles_none_is_refused_without_a_guess(tmp_path):
-    with pytest.raises(SuiteError, match=r"which shop does not have$"):
-        resolve(tmp_path, 'heldout = ["zzz"]')
-
-
 SPLITS = '[splits]\nheldout = ["1"]\n'
 BROKEN = [
     ("provider = ", "not valid TOML: "),
@@ -156,26 +145,6 @@ def test_splits_that_do_not_fit_a_file_of_tasks_are_named(tmp_path, splits, expe
     assert str(caught.value).startswith(f"{path}: {expected}")
 
 
-@pytest.mark.parametrize("tasks", ["[100, 101]", '"100..101"'])
-def test_tasks_of_another_type_are_refused_without_sending_the_user_to_a_benchmark_split(tmp_path, tasks):
-    with pytest.raises(SuiteError, match="heldout") as caught:
-        read(tmp_path, f"{HEAD}[splits]\nheldout = {tasks}\n")
-    assert "BenchmarkSplit" not in str(caught.value)
-
-
-def test_a_value_that_does_not_fit_is_named(tmp_path):
-    with pytest.raises(SuiteError, match="-41976"):
-        read(tmp_path, f"{HEAD}max_steps = -41976\n{SPLITS}")
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(SuiteError, match=r"absent\.toml: cannot be read: No such file"):
-        read_suite(tmp_path / "absent.toml", split_registry())
-    (tmp_path / "shop.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SuiteError, match=r"shop\.toml: cannot be read: UTF-16, not UTF-8; save it as UTF-8"):
-        read_suite(tmp_path / "shop.toml", split_registry())
-
-
 def further(folder: Path, text: str) -> tuple[Split, ...]:
     path = folder / "_splits.toml"
     path.write_text(text, encoding="utf-8")
@@ -198,11 +167,6 @@ def test_a_project_may_add_splits_of_its_own(tmp_path):
         read_suite(path, split_registry())
 
 
-def test_a_project_without_splits_of_its_own_has_none(tmp_path):
-    assert read_splits(tmp_path / "_splits.toml") == ()
-    assert further(tmp_path, "# none yet\n") == ()
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -223,14 +187,6 @@ def test_a_broken_split_is_refused_with_file_place_and_cause(tmp_path, text, exp
     assert message.startswith(f"{tmp_path / '_splits.toml'}: {expected}")
     if "TOML" not in expected:
         assert message.endswith("; roles are gate, development, guard, report")
-
-
-def test_a_split_name_is_given_once(tmp_path):
-    nightly = further(tmp_path, NIGHTLY)
-    heldout = further(tmp_path, NIGHTLY.replace("nightly", "heldout"))
-    for splits in (heldout, (*nightly, *nightly)):
-        with pytest.raises(SuiteError, match=f"split '{splits[-1].name}' already exists; choose"):
-            split_registry(splits)
 
 
 def test_what_each_known_split_is_good_for():

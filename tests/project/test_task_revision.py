@@ -12,7 +12,6 @@ import pytest
 
 from pytest_trace2evolve.errors import LockError, WorldError
 from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.gate.comparable import provenance_differences
 from pytest_trace2evolve.project.lock import Lock, SuiteLock, lock_suite, parse_lock, render_lock, verify_lock
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Provenance
@@ -78,18 +77,6 @@ def test_the_tasks_of_the_named_folder_replace_those_of_the_package(named: Named
     assert (world.policy(), world.data_digest()) == (before.policy(), before.data_digest())
 
 
-def test_the_same_tasks_in_a_named_folder_are_the_same_revision(named: Named) -> None:
-    before = lock_now()
-    named(lambda tasks: [{**task, "description": None, "issues": ["text"]} for task in reversed(tasks)])
-    verify_lock(PATH, before, lock_now())
-    assert lock_now().digest == before.digest
-
-
-def test_an_empty_variable_names_no_folder(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TAU2_DATA_DIR", "")
-    assert revision_name(InspectWorld("airline").task_revision()) == PACKAGES
-
-
 def test_a_lock_of_another_revision_is_refused_with_both_names(named: Named) -> None:
     before = lock_now()
     named(with_nl_basis)
@@ -98,26 +85,6 @@ def test_a_lock_of_another_revision_is_refused_with_both_names(named: Named) -> 
     message = f"its task revision changed from '{PACKAGES}' to '{name}'; the content of task '0'"
     with pytest.raises(LockError, match=message):
         verify_lock(PATH, before, after)
-
-
-def test_a_comparison_across_revisions_is_refused_with_both_names(named: Named) -> None:
-    before = lock_now()
-    named(with_nl_basis)
-    after = lock_now()
-    sides = [
-        Provenance(domain="airline", provider="inspect_evals", task_revision=lock.task_revision)
-        for lock in (before, after)
-    ]
-    name = revision_name(after.task_revision or "")
-    assert list(provenance_differences(*sides)) == [f"task revision '{PACKAGES}' and '{name}'"]
-    assert list(provenance_differences(sides[0], sides[0])) == []
-    unrecorded = sides[0].model_copy(update={"task_revision": None})
-    assert list(provenance_differences(unrecorded, sides[1])) == []
-
-
-@pytest.mark.parametrize("digest", ["fde6fc2ab2ab4bba95a69d57e5efdbb5", "4d6d57c75787626108f9651c87d4ba4b"])
-def test_both_texts_of_the_airline_tasks_before_1_0_1_are_one_revision(digest: str) -> None:
-    assert revision_name(digest) == PACKAGES
 
 
 def test_a_results_file_with_all_tasks_of_a_known_revision_has_that_revision(recorded: Path) -> None:
@@ -139,12 +106,6 @@ def test_locks_and_evidence_from_before_keep_their_form_and_digest(named: Named)
     assert parse_lock(text, PATH).suites["air"] == older
     verify_lock(PATH, older, lock)
     assert "task_revision" not in Provenance(domain="airline", provider="fake").model_dump()
-
-
-def test_a_suite_of_cases_alone_has_no_revision() -> None:
-    suite = SUITE.model_copy(update={"splits": {}})
-    assert suite.is_scripted
-    assert lock_suite(suite, InspectWorld("airline"), PATH, 1).task_revision is None
 
 
 @pytest.mark.parametrize("folder", ["missing", "data/tau2", "file"])
@@ -185,16 +146,6 @@ def test_damaged_data_are_refused_in_one_line(named: Named, name: str, text: str
     assert "\n" not in message
 
 
-def test_banking_takes_its_tasks_from_one_file_each(named: Named) -> None:
-    folder = named().parent / "banking_knowledge"
-    tasks = read_data(data_folder() / "banking_knowledge" / "tasks.json")[:3]
-    (folder / "tasks").mkdir(parents=True)
-    (folder / "tasks.json").write_text("[]")
-    for task in tasks:
-        (folder / "tasks" / f"{task['id']}.json").write_text(json.dumps(task))
-    assert list(InspectWorld("banking_knowledge").tasks()) == [task["id"] for task in tasks]
-
-
 def test_a_run_and_its_baseline_of_another_revision(named: Named, tmp_path: Path) -> None:
     """A project end to end: the run names its revision, and the next one refuses the old baseline."""
     project = tmp_path / "project"
@@ -222,10 +173,3 @@ def test_a_run_and_its_baseline_of_another_revision(named: Named, tmp_path: Path
     refusal = run(*base, "--t2e-baseline", "old")
     assert f"task revision '{PACKAGES}' and 'unnamed " in refusal
     assert "measure the baseline again" in refusal
-
-
-def test_the_tasks_of_tau2_1_0_1_have_its_name() -> None:
-    if not os.environ.get("TAU2_DATA_DIR"):
-        pytest.skip("TAU2_DATA_DIR names no data of tau2")
-    names = {revision_name(InspectWorld(domain).task_revision()) for domain in ("retail", "airline")}
-    assert names == {"tau2 1.0.1"}

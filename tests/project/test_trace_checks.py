@@ -44,19 +44,6 @@ def test_the_settings_limit_the_time_of_a_check(root: Path) -> None:
     assert Project(root, root / "suites").extensions.trace_checks["named"].timeout == 5
 
 
-def test_a_module_alone_needs_no_pytest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_trace2evolve.project.project.may_have_hooks", lambda *_: False)
-    monkeypatch.setattr("pytest_trace2evolve.project.extensions.load_extensions", None)
-    name_module(root, "own_checks_b", CHECK.format("named"))
-    assert ids(root) == ["named"]
-
-
-def test_a_conftest_may_import_the_named_module(root: Path) -> None:
-    name_module(root, "own_checks_c", CHECK.format("named"))
-    (root / "conftest.py").write_text("from own_checks_c import named\n")
-    assert ids(root) == ["named"]
-
-
 def test_a_taken_name_names_both_places(root: Path) -> None:
     (root / "conftest.py").write_text(CHECK.format("same"))
     name_module(root, "own_checks_d", "\n" + CHECK.format("same"))

@@ -1,6 +1,5 @@
 """The boundary between what a model or an agent writes and what evidence can hold."""
 
-import datetime
 import json
 import math
 import tracemalloc
@@ -101,12 +100,6 @@ def test_what_is_storable_survives_every_store(value: Any) -> None:
 )
 def test_what_cannot_be_stored_is_named(value: Any, why: str) -> None:
     assert storage_problem(value) == why
-
-
-def test_a_value_that_holds_itself_is_named() -> None:
-    chain: list[Any] = []
-    chain += [chain, chain]
-    assert storage_problem(chain) == "it contains more than 1,000,000 values"
 
 
 BROKEN = {
@@ -219,27 +212,6 @@ def test_an_answer_of_tiny_values_is_not_parsed() -> None:
     assert read_completion(read_body(numbers), 0.0) == Completion()
 
 
-def test_content_in_parts_is_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "thinking"}, 5, {"type": "text", "text": "b"}]
-    record = {"choices": [{"message": {"content": parts}}]}
-    assert read_completion(record, 0.0).content == "ab"
-
-
-def test_calls_with_one_id_get_ids_of_their_own() -> None:
-    function = {"name": "look", "arguments": "{}"}
-    calls = [{"id": own_id, "function": function} for own_id in ("c", "c", "", "call00002", "d")]
-    completion = read_completion({"choices": [{"message": {"tool_calls": calls}}]}, 0.0)
-    first = from_completion(completion, "assistant")
-    ids = [call.id for call in first.tool_calls or ()]
-    assert ids == ["c", "call00002", "call00003", "call00004", "d"]
-    assert [call["id"] for call in to_wire(first)["tool_calls"]] == ids
-    second = from_completion(completion, "assistant", [first])
-    later = [call.id for call in second.tool_calls or ()]
-    assert len({*ids, *later}) == 10
-    # The endpoint gets its own ids back, unless two calls of the message have the same.
-    assert [call["id"] for call in to_wire(second)["tool_calls"]] == ["c", *later[1:3], "call00002", "d"]
-
-
 def test_counts_and_costs_that_cannot_be_are_none() -> None:
     assert [parse_token_count(value) for value in (7, 10**30, -1, True, 1.5, "7")] == [7, 0, 0, 0, 0, 0]
     assert [parse_dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [
@@ -270,13 +242,6 @@ def test_an_agents_message_is_stored_as_it_stays(value: Any, text: str, name: st
 class Unshowable:
     def __repr__(self) -> str:
         raise ZeroDivisionError
-
-
-def test_arguments_of_other_types_are_kept_as_json() -> None:
-    given_arguments = {"items": ("a", "b"), "day": datetime.date(2026, 1, 2)}
-    message = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments=given_arguments)])
-    (call,) = storable_message(message, "assistant").tool_calls or ()
-    assert call.arguments == {"items": ["a", "b"], "day": "2026-01-02"}
 
 
 def test_arguments_without_json_are_malformed() -> None:
@@ -319,8 +284,3 @@ def test_a_message_that_no_store_takes_is_named(fields: dict[str, Any], problem:
         storable_message(message, "assistant")
     assert str(caught.value).startswith(problem)
     assert "\n" not in str(caught.value)
-
-
-def test_texts_beside_the_content_are_kept_too() -> None:
-    message = Message.model_validate({"role": "assistant", "content": "x", "reasoning": ["a\ud800"]})
-    assert storable_message(message, "assistant").model_dump()["reasoning"] == ["a\\ud800"]

@@ -14,7 +14,6 @@ from pytest_trace2evolve.report.failure import (
     failure_lines,
     fit_lines,
     message_lines,
-    path_text,
 )
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=300)
@@ -60,10 +59,6 @@ def test_a_difference_is_one_line() -> None:
     assert line((), 1, 2) == "E   (the database): 1 != 2"
 
 
-def test_an_unusual_key_is_quoted() -> None:
-    assert path_text(("orders", "#W1", "items", 0, "a.b", "")) == "orders.#W1.items[0]['a.b']['']"
-
-
 def test_long_values_are_cut_so_that_they_still_differ() -> None:
     start = "The guest arrives late and asks for a room that is far from the lift, "
     text = line(("bookings", "B17", "note"), f"{start}please.", f"{start}thanks.")
@@ -71,18 +66,6 @@ def test_long_values_are_cut_so_that_they_still_differ() -> None:
     text = line(("note",), "x", "y" * 300)
     assert text.startswith("E   note: 'x' != 'yyy")
     assert (len(text), text[-1]) == (MAX_COLUMNS, "…")
-
-
-def test_further_differences_are_counted() -> None:
-    failure = Failure(0, differences=(Difference(("a",), 1, 2),), difference_count=13)
-    assert list(failure_lines(failure))[-1] == "E   and 12 more"
-
-
-def test_a_long_check_has_a_few_lines() -> None:
-    check = FailedCheck(" ".join(["argument"] * 60), "nearest")
-    lines = list(failure_lines(Failure(0, failed_checks=(check,))))
-    assert (len(lines), lines[0], lines[-1]) == (5, "failed checks:", "E     nearest")
-    assert lines[-2].endswith("argument …")
 
 
 def test_messages_are_shown_with_their_calls_and_errors() -> None:

@@ -22,8 +22,6 @@ from pytest_trace2evolve.report.github import MIN_VERDICT_BYTES, run_markdown
 from pytest_trace2evolve.report.markdown import (
     code_span,
     fenced_block,
-    format_figure,
-    name_list,
     render_table,
     table_cell,
 )
@@ -172,19 +170,6 @@ def test_the_first_line_names_the_guard_that_withholds_a_promotion(goal: Goal, c
     )
 
 
-def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
-    message = first_line(summary(strict(Decision.INCONCLUSIVE, **GUARD)))
-    assert message == "## ⚠️ Inconclusive: harm on `support` · `synthetic` is not ruled out"
-
-
-def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
-    message = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
-    assert message == (
-        "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, but harm is "
-        "suspected: `max_steps`"
-    )
-
-
 def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
     def failed(name: str) -> tuple[CheckResult, ...]:
         return (CheckResult(id=name, status=CheckStatus.FAIL),)
@@ -244,22 +229,6 @@ def test_a_check_that_more_evidence_would_not_settle_says_why(
     assert f"\n- `reward_improved`: {message}\n" in run_markdown(summary(verdict))
 
 
-def test_a_strict_verdict_shows_no_empty_columns() -> None:
-    checks = (
-        CheckResult(id="no_max_steps", status=CheckStatus.PASS, estimate=0, threshold=0, detail="0 → 0"),
-    )
-    text = run_markdown(summary(strict(Decision.PROMOTE, checks=checks), decision=Decision.PROMOTE))
-    assert "| check | answer | estimate | threshold | detail |" in text
-    for absent in ("α", "test ", "settle", "None", "To reproduce", "note:"):
-        assert absent not in text
-
-
-def test_a_suite_without_a_verdict_says_why() -> None:
-    suite = SuiteSummary(name="desk", reason="the gate is off", left_out=("a: gone",))
-    text = run_markdown(RunSummary(candidate="v1", suites=(suite,)))
-    assert "### `desk`: no verdict\n\n`the gate is off`\n\n**Left out (1)**: `a: gone`" in text
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_foreign_text_is_one_dead_span(text: str) -> None:
     for made in (
@@ -278,12 +247,6 @@ def test_a_foreign_text_stays_in_its_cell(text: str) -> None:
     cells = [token.type for token in page(made) if token.type in ("td_open", "th_open")]
     assert len(cells) == 6
     assert alive(made) == []
-
-
-@pytest.mark.parametrize("text", ["a", "a b", "`a`", "a``b", "[x]a|b[PERSONA:None]", "<b>", "\\", "a_b*c"])
-def test_an_ordinary_name_is_shown_as_it_is(text: str) -> None:
-    (shown,) = (token.content for token in page(code_span(text)) if token.type == "code_inline")
-    assert shown == text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -308,21 +271,6 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
         assert headings(made) == 3
 
 
-def test_lists_are_cut_and_the_rest_is_counted() -> None:
-    assert name_list("Fixed", ["1", "2", "3"], 2) == "**Fixed (3)**: `1`, `2` and 1 more"
-    assert name_list("Fixed", ["1", "2"], 0) == "**Fixed (2)**"
-    assert name_list("Fixed", ["1", "2"], 2) == "**Fixed (2)**: `1`, `2`"
-    assert code_span("x" * 500) == f"`{'x' * 239}…`"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(None, ""), (0.0, "0.000"), (1.0, "1.000"), (5.0, "5"), (-0.25, "-0.250"), (1e300, "1e+300")],
-)
-def test_figures_are_short(value: float | None, shown: str) -> None:
-    assert format_figure(value) == shown
-
-
 def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks() -> None:
     tasks = tuple(f"task-{number}" for number in range(2_000))
     message = summary(VERDICT.model_copy(update={"fixed": tasks}), notes=("n" * 300,), command=("pytest",))
@@ -337,12 +285,6 @@ def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks(
     assert "*Shortened: " in texts[3]
 
 
-def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
-    with pytest.raises(ValueError, match="10 bytes are too few for a verdict"):
-        run_markdown(summary(VERDICT), max_bytes=10)
-    run_markdown(summary(*[VERDICT] * 50), max_bytes=MIN_VERDICT_BYTES)
-
-
 def test_a_run_that_claims_nothing_is_not_called_better() -> None:
     held = VERDICT.model_copy(update={"goal": Goal.NO_REGRESSION, "suspected": ()})
     passed = first_line(summary(held, decision=Decision.PROMOTE))
@@ -353,12 +295,6 @@ def test_a_run_that_claims_nothing_is_not_called_better() -> None:
     assert open_.endswith(
         "Inconclusive: confirmed regressions: `8`; `v6` is not shown to be free of regressions"
     )
-
-
-def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:
-    guard = VERDICT.model_copy(update={"decision": None, "split": "synthetic"})
-    text = run_markdown(summary(guard, decision=None))
-    assert "### `tau2-retail` · `synthetic`: no harm detected (a guard can only block or discard)" in text
 
 
 def test_changes_of_the_evidence_come_before_every_figure() -> None:

@@ -174,15 +174,6 @@ def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
     assert not any("trace2evolve" in line for line in lines[captured:])
 
 
-def test_a_run_shorter_than_the_interval_has_no_plain_line(folder: Path) -> None:
-    assert not any("trace2evolve" in line for line in lines_in_a_pipe(folder, SHOWN_EVERY="3600", SHOWS="0"))
-
-
-def test_quiet_is_quiet(folder: Path) -> None:
-    lines = lines_in_a_pipe(folder, "-q", SHOWN_EVERY="0.1", SHOWS="0", SLOW="0.3")
-    assert not any("trace2evolve" in line for line in lines)
-
-
 def test_what_breaks_is_said_once_at_the_end(folder: Path) -> None:
     lines = lines_in_a_pipe(folder, SHOWN_EVERY="0.1", SHOWS="1", BREAKS_AT="3")
     message = "the progress display stopped (RuntimeError: the counts are gone); the run continued without it"

@@ -71,19 +71,6 @@ def test_tasks_of_different_content_are_measured_on_the_same_content() -> None:
         assert step.startswith("measure both sides on the same content of the tasks")
 
 
-def test_tasks_of_one_side_only_are_run_on_both() -> None:
-    old, new = of(20, 0, fixed=4)
-    verdict = judged(old[:10], new, expected_tasks=20)
-    assert steps(verdict)[1] == "run the same tasks on both sides"
-
-
-def test_a_few_losses_leave_the_advice_to_the_claim() -> None:
-    old, new = side(*[[1.0] * 4, [0.0, 1.0] * 2] * 20), side(*[[1.0] * 4, [0.0, 1.0, 1.0, 1.0]] * 20)
-    verdict = judged(old, losing(new, 1))
-    if verdict.decision is Decision.INCONCLUSIVE:
-        assert "retry" not in steps(verdict)[1]
-
-
 def unjudged(records: Side, count: int) -> Side:
     changes = {"status": Status.NOT_MEASURED, "reward": None, "note": NO_JUDGE_NOTE}
     return [

@@ -18,11 +18,6 @@ MIDWAY = Progress(
     cost=4.2,
     seconds=601.0,
 )
-START = Progress(456, 0, 0, 0, 0, None, None, 0, None, 0.0)
-
-
-def test_the_start_of_a_run_has_little_to_tell() -> None:
-    assert progress_line(START, 200) == "0 of 456 done, 456 waiting · 0:00 so far"
 
 
 COUNTS = "382 of 456 done (12 from before), 32 running, 40 waiting, 2 lost"
@@ -85,10 +80,6 @@ def test_each_part(change: dict[str, float], part: str) -> None:
     assert part in progress_line(replace(MIDWAY, **change), 200)  # type: ignore[arg-type]
 
 
-def test_more_than_was_planned_leaves_nothing_waiting() -> None:
-    assert replace(MIDWAY, total=300).waiting == 0
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -102,16 +93,3 @@ def test_no_time_left_is_told_while_it_would_be_a_guess(change: dict[str, int], 
     progress = replace(MIDWAY, **change)  # type: ignore[arg-type]
     assert progress.seconds_left is None, why
     assert progress_line(progress, 200).endswith("· 10:01 so far")
-
-
-def test_the_time_left_follows_the_pace() -> None:
-    # 100 ended and 20 half done in 110 seconds: a second each. 10 of those under way and 80 waiting are left.
-    progress = Progress(200, 95, 0, 5, 20, None, None, 0, None, 110.0)
-    assert progress.seconds_left == pytest.approx(90.0)
-
-
-def test_what_was_lost_and_resumed_does_not_count_as_pace_twice() -> None:
-    fresh = Progress(100, 40, 0, 0, 10, None, None, 0, None, 60.0)
-    resumed = replace(fresh, total=600, done=540, resumed=500)
-    lossy = replace(fresh, done=30, lost=10)
-    assert fresh.seconds_left == resumed.seconds_left == lossy.seconds_left

@@ -1,16 +1,10 @@
 """What a training reports: the table of held-out rewards, its progress, and the picture of its curve."""
 
 import re
-from functools import partial
 from typing import Any
 
-import pytest
-
 from pytest_trace2evolve.records.adapter import HeldOutRewards
-from pytest_trace2evolve.report import improvement
-from pytest_trace2evolve.report.formatting import make_console
 from pytest_trace2evolve.report.improvement import heldout_text, training_progress
-from pytest_trace2evolve.utils.plots import draw_training_curve
 
 
 def held(rewards: Any, capability: str = "a") -> HeldOutRewards:
@@ -49,28 +43,6 @@ CURVE = [
     }
     for step in range(1, 8)
 ]
-
-
-def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "conditional_detail_retrieval"
-    before, after = {name: held([[0.0], [0.2]], name)}, {name: held([[1.0], [0.5]], name)}
-    for width in (80, 160):
-        monkeypatch.setattr(
-            improvement, "make_terminal_console", partial(make_console, width=width, has_colour=False)
-        )
-        heading, row = heldout_text([name], before, after).splitlines()[:2]
-        assert re.search(
-            r"^conditional_detail_retrieval +0\.10 → 0\.75 +\+65\.0 \(−\d+\.\d to \+100\.0\)", row
-        )
-        assert ("top share" in heading) == (width == 160)
-
-
-def test_equal_curves_give_equal_pictures() -> None:
-    picture = draw_training_curve(CURVE, title="refunds")
-    assert picture == draw_training_curve([dict(one) for one in CURVE], title="refunds")
-    assert picture != draw_training_curve(CURVE[:-1], title="refunds")
-    assert b"<svg" in picture
-    assert b"refunds" in picture
 
 
 def test_a_bar_tells_how_a_training_stands() -> None:

@@ -56,11 +56,6 @@ def test_calls_are_read_and_the_conversation_continues(client: Client) -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == ("W3 is open, all is well.", "stop")
 
 
-def test_equal_requests_have_equal_call_ids_and_other_turns_have_others(client: Client) -> None:
-    ids = [client.choice(messages=dialogue(n))["message"]["tool_calls"][0]["id"] for n in (1, 1, 2)]
-    assert ids[0] == ids[1] != ids[2]
-
-
 def test_a_seed_decides_whoever_shares_the_batch(client: Client) -> None:
     def drawn(seed: int | None) -> str:
         fields = {"messages": [{"role": "user", "content": "Go on."}], "temperature": 1.5, "seed": seed}
@@ -152,27 +147,6 @@ def test_the_prompt_holds_the_tools_that_are_offered(client: Client) -> None:
     one = client.usage(messages=dialogue(1), tools=TOOLS[:1])["prompt_tokens"]
     assert none["usage"]["prompt_tokens"] == without < one
     assert one < client.usage(messages=dialogue(1))["prompt_tokens"]
-
-
-def test_a_call_that_cannot_be_read_stays_text(client: Client) -> None:
-    choice = client.choice(messages=dialogue(3), max_tokens=12)
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["content"].startswith("<tool_call>")
-    assert "tool_calls" not in choice["message"]
-
-
-def test_the_template_gets_its_own_settings(client: Client) -> None:
-    default, without = (
-        client.usage(messages=dialogue(1), chat_template_kwargs=settings)["prompt_tokens"]
-        for settings in (None, {"enable_thinking": False})
-    )
-    assert without > default
-
-
-def test_earlier_calls_with_broken_arguments_are_accepted(client: Client) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{broken"}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    client.choice(messages=[*HELLO, said, {"role": "tool", "tool_call_id": "c", "content": "Error"}])
 
 
 def test_errors_have_the_apis_shape(client: Client) -> None:

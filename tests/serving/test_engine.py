@@ -166,24 +166,6 @@ def test_nothing_more_is_computed_for_a_client_that_hangs_up(served: Served) -> 
     assert served.client.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
 
 
-def test_running_rows_end_when_their_clients_hang_up(served: Served) -> None:
-    model, engine = served.model, served.engine
-    connections = served.send(1)
-    until(lambda: model.begun == 1)
-    connections += served.send(3)
-    until(lambda: engine.waiting_count == 3)
-    model.endless = True
-    while engine.running_count < 4:
-        model.step()
-    for connection in connections:
-        connection.close()
-    until(lambda: all(future.cancelled() for future in engine.futures))
-    begun, model.endless = model.begun, False
-    model.open()
-    until(lambda: engine.running_count + engine.waiting_count == 0)
-    assert model.begun == begun, "the pass that was running is the last"
-
-
 def test_a_full_queue_asks_clients_to_come_again(served: Served) -> None:
     model, engine = served.model, served.engine
     connections = served.send(1)
@@ -240,14 +222,3 @@ def test_bodies_of_all_requests_share_a_budget(served: Served, monkeypatch: pyte
     assert served.client.http.get("/models").status_code == 200
     holder.close()  # its share is free again
     until(lambda: served.client.post(messages=large).status_code != 503)
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_fails_its_request_alone(served: Served) -> None:
-    served.model.tokenizer.add_tokens([f"<added {number}>" for number in range(5000)])
-    said = [{"role": "user", "content": "<added 4999>"}]
-    message = served.client.error(400, "invalid_value", messages=said, tools=None)
-    assert re.fullmatch(
-        r"token \d+ of the prompt is not in the model's vocabulary; expected 0 to \d+", message
-    )
-    served.model.open()
-    assert served.client.choice(messages=HELLO)["message"]["role"] == "assistant"

@@ -130,21 +130,6 @@ def test_settings_that_the_tensors_do_not_fit(
     assert expected in message(models, adapter)
 
 
-def test_a_target_that_the_base_lacks(models: Path, adapter: Path) -> None:
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    change(adapter, target_modules=[*config["target_modules"], "z_proj"])
-    assert "target_modules names 'z_proj', but the base has no such layer" in message(models, adapter)
-
-
-def test_a_layer_that_the_base_lacks(models: Path, adapter: Path) -> None:
-    change(adapter, layers_to_transform=[*range(read_layers(models)), 99])
-    assert "layers_to_transform names 99" in message(models, adapter)
-
-
-def read_layers(models: Path) -> int:
-    return int(json.loads((models / "base" / "config.json").read_text())["num_hidden_layers"])
-
-
 def test_every_adapter_is_checked_and_complete_ones_are_served(models: Path, adapter: Path) -> None:
     whole = models / "two"
     assert load(models, adapter, whole).can_batch

@@ -232,9 +232,3 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
         result = adapted.pytester.runpytest_inprocess(*arguments)
         assert result.ret == pytest.ExitCode.USAGE_ERROR, arguments
         assert message in result.stderr.str()
-
-
-def test_without_a_promoted_adapter_nothing_is_routed(project: DeskProject, models: Path) -> None:
-    result = project.pytester.runpytest_inprocess(f"--t2e-model={models / 'base'}", "--candidate=v0+routed")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "+routed: no adapter in" in result.stderr.str()

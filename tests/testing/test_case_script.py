@@ -59,17 +59,6 @@ def first(script: Script, *said: str) -> Reply:
     return script(request(messages[:-1]))
 
 
-def test_a_customer_it_does_not_know_is_asked_what_they_need() -> None:
-    script = case_script([CASES[0].task])
-    assert "How can I help you?" in (first(script, "Something else entirely.").content or "")
-    assert "How can I help you?" in (script(request([{"role": "system", "content": "Hi."}])).content or "")
-
-
-def test_tasks_without_a_customers_script_are_passed_over() -> None:
-    script = case_script([Task.model_validate({"id": "plain", "user_scenario": {"instructions": "Hi."}})])
-    assert "How can I help you?" in (first(script, "Hi.").content or "")
-
-
 def same_opening(case: Case, other: Case) -> Case:
     """`other` with the opening of `case`."""
     record = other.task.model_dump(mode="json")

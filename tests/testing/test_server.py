@@ -97,32 +97,6 @@ def test_a_fault_reaches_the_client_as_such(fault: Fault, error: type[Exception]
     assert server.count.served == 0
 
 
-def test_a_rate_limit_says_when_to_come_back() -> None:
-    plan = FaultPlan({Fault.RATE_LIMIT: 1.0}, retry_after=7.0)
-    with (
-        ChatServer(echo, faults=plan) as server,
-        client(server) as one,
-        pytest.raises(openai.RateLimitError) as caught,
-    ):
-        ask(one)
-    assert caught.value.response.headers["retry-after"] == "7.0"
-
-
-def test_equal_seeds_draw_equal_faults() -> None:
-    rates = {Fault.SERVER_ERROR: 0.2, Fault.HANG_UP: 0.1}
-    draws = [[FaultPlan(rates, seed).draw() for _ in range(1)] for seed in (1, 1, 2)]
-    plans = [FaultPlan(rates, seed) for seed in (1, 1, 2)]
-    series = [[plan.draw() for _ in range(200)] for plan in plans]
-    assert draws[0] == draws[1]
-    assert series[0] == series[1] != series[2]
-    assert 30 < sum(one is not None for one in series[0]) < 90
-
-
-def test_rates_above_one_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sum to 1\.20, but must sum to at most 1"):
-        FaultPlan({Fault.SLOW: 0.6, Fault.HANG_UP: 0.6})
-
-
 def test_requests_are_served_side_by_side() -> None:
     with ChatServer(echo) as server, client(server) as one:
         server.hold()
@@ -155,16 +129,6 @@ def test_a_request_that_is_no_completion_gets_the_apis_error_shape() -> None:
         answer = httpx2.post(f"{server.base_url}/chat/completions", content=b"{")
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "The request is not a chat completion."
-
-
-def test_after_its_block_the_server_is_gone() -> None:
-    before = set(threading.enumerate())
-    with ChatServer(echo) as server:
-        started = set(threading.enumerate()) - before
-    with client(server) as one, pytest.raises(openai.APIConnectionError):
-        ask(one)
-    assert len(started) == 1
-    assert not started & set(threading.enumerate())
 
 
 def test_a_script_sees_headers_and_answers_with_errors_and_headers_of_its_own() -> None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,11 @@ from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import load_checkpoint
 from pytest_trace2evolve.training.grpo import (
     BEST_FILE,
-    FINAL_RATE_SHARE,
     StepCallback,
-    rate_share,
     train,
     vllm_settings,
 )
-from pytest_trace2evolve.training.recipe import PRESETS, DrawingBackend, Recipe, VllmSettings
+from pytest_trace2evolve.training.recipe import DrawingBackend, Recipe, VllmSettings
 from pytest_trace2evolve.training.sampler import EngineSampler, MergedModel, OnAnswer
 from pytest_trace2evolve.training.train import write_weights
 from pytest_trace2evolve.training.trainer import CustomerTrainer
@@ -126,15 +123,6 @@ def test_no_group_is_cut(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "3 groups per step cannot be distributed over 2 processes, because a group is not split; set "
         "groups to a multiple of 2"
     )
-
-
-def test_the_rate_rises_and_falls_linearly() -> None:
-    recipe = Recipe(steps=12, warm=2)
-    shares = [rate_share(recipe, step) for step in range(13)]
-    assert shares[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert shares[12] == pytest.approx(FINAL_RATE_SHARE)
-    falls = [before - after for before, after in pairwise(shares[2:])]
-    assert falls == pytest.approx([0.09] * 10)
 
 
 # Other ways to draw
@@ -295,13 +283,6 @@ def transformers_logprobs(base: Path, adapter: Path) -> list[float]:
     return found
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
-def test_the_gpu_preset_trains_qwen3(qwen3: Path, tmp_path: Path) -> None:
-    preset = {**PRESETS["gpu"], "groups": 2, "rollouts": 4, "backward": 4, "steps": 2}
-    limits = {"answer_tokens": 24, "rollout_tokens": 400, "drawing": DrawingBackend.TRANSFORMERS}
-    assert len(train(toy_plan(qwen3, tmp_path / "kept", **{**preset, **limits})).curve) == 2
-
-
 # What ends a training
 
 
@@ -321,22 +302,6 @@ def test_rewards_that_never_differ_end_it_each_time(base: Path, tmp_path: Path) 
             "calibrate the environment, or change its difficulty"
         )
     assert steps == [1, 2], "no step is made from the checkpoint"
-
-
-def test_top_rewards_do_not_end_it(base: Path, tmp_path: Path) -> None:
-    done = train(toy_plan(base, tmp_path, lambda trace: 1.0, steps=3, patience=2, kl_every=0))
-    assert [step["reward"] for step in done.curve] == [1.0] * 3
-    assert [step["rollouts"] for step in done.curve] == [16] * 3, "replaced as often as the recipe says"
-
-
-def test_groups_that_each_have_one_reward_end_it(base: Path, tmp_path: Path) -> None:
-    """All rollouts of a group are worth the same, and the next group's are worth something else."""
-
-    def by_order(trace: Sequence[Message]) -> float:
-        return int((trace[0].content or "")[-2]) / 10
-
-    plan = toy_plan(base, tmp_path, by_order, steps=9, patience=3, kl_every=0, redraws=0)
-    assert message(plan).startswith("step 3: so far, the rewards differed in no group (mean reward 0.")
 
 
 def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None:
@@ -393,13 +358,6 @@ def test_an_infinite_gradient_ends_it_before_it_reaches_the_weights(
     assert torch.equal(*seen)
 
 
-def test_an_infinite_reward_ends_it(base: Path, tmp_path: Path) -> None:
-    rewards = itertools.chain([0.5, 0.2, float("inf")], itertools.repeat(0.2))
-    assert message(toy_plan(base, tmp_path, lambda trace: next(rewards), steps=1)) == (
-        "step 1: environment 'toy' gave the reward inf, which is not finite; fix its grade"
-    )
-
-
 def test_a_loss_that_is_not_finite_ends_it_before_the_weights_change(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,12 +388,6 @@ def test_a_model_that_returns_nan_draws_nothing(
         "answers cannot be drawn: RuntimeError: the model returned NaN; lower the rate if the model "
         "returns NaN, or groups or rollouts if memory is insufficient"
     )
-
-
-def test_layers_that_do_not_exist_are_named(base: Path, tmp_path: Path) -> None:
-    found = message(toy_plan(base, tmp_path, steps=1, targets=["q_porj"]))
-    assert found.startswith(f"{base}: cannot be trained with this recipe: Target modules ")
-    assert found.endswith("; change the recipe")
 
 
 def test_a_template_that_rejects_a_conversation_is_reported(base: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.training import train as training
 from pytest_trace2evolve.training.recipe import Recipe
-from pytest_trace2evolve.training.train import MAX_SMALL_BASE_BYTES, TrainingSpec
+from pytest_trace2evolve.training.train import TrainingSpec
 from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
@@ -97,28 +96,6 @@ def test_existing_adapters_of_a_run_stay_as_they_are(
     assert trained == ["refunds", "swaps"]
     path = tmp_path / "adapters" / "returns"
     assert f"{path}: already exists; left unchanged\n" in capsys.readouterr().err
-
-
-def test_both_sides_are_measured_at_once_if_a_small_base_has_cores_for_itself(tmp_path: Path) -> None:
-    base = read_model(embedded_model())
-    order = TrainingSpec([CAPABILITY], CAPABILITY, base, tmp_path / CAPABILITY, Recipe(), {CAPABILITY: 1})
-    assert order.measurement().uses_two_servers
-    one_thread = order.recipe.model_copy(update={"threads": 1})
-    assert not replace(order, recipe=one_thread).measurement().uses_two_servers
-    large = tmp_path / "large"
-    large.mkdir()
-    with (large / "model.safetensors").open("wb") as file:
-        file.truncate(MAX_SMALL_BASE_BYTES + 1)
-    assert not replace(order, base=replace(base, path=large)).measurement().uses_two_servers
-
-
-def test_other_environments_are_measured_with_scenarios_of_their_own(tmp_path: Path) -> None:
-    base = read_model(embedded_model())
-    order = TrainingSpec(
-        ["a"], "a", base, tmp_path, Recipe(), {"a": 1, "b": 2}, heldout=10, heldout_others=4, rollouts=3
-    )
-    assert order.measurement().rollout_count == (10 + 4) * 3
-    assert replace(order, heldout_others=0).measurement().scenarios == {"a": 10}
 
 
 @pytest.mark.usefixtures("forked_servers")

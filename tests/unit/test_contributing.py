@@ -1,7 +1,6 @@
 """CONTRIBUTING.md names what exists, and this repository's own workflows run what the Makefile offers."""
 
 import re
-import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ci_files import EXAMPLES, REPOSITORY, load
+from tests.ci_files import REPOSITORY, load
 
 PAGE = REPOSITORY / "CONTRIBUTING.md"
 CI = REPOSITORY / ".github" / "workflows" / "ci.yml"
@@ -87,21 +86,6 @@ def test_workflows_are_pinned_and_hardened(path: Path) -> None:
             assert PINNED.match(used), used
 
 
-def test_workflows_pin_the_commits_of_the_examples() -> None:
-    found: dict[str, set[str]] = {}
-    for path in (*WORKFLOWS, *EXAMPLES):
-        for name, pin in re.findall(r"uses: ([\w.-]+/[\w.-]+)\S*@(\S+ # v\S+)", path.read_text("utf-8")):
-            found.setdefault(name, set()).add(pin)
-    assert {name: pins for name, pins in found.items() if len(pins) > 1} == {}
-
-
-def test_distributions_are_installed_on_every_python_that_is_declared() -> None:
-    declared = {one.rpartition(" ")[2] for one in PROJECT["project"]["classifiers"] if "Python :: 3." in one}
-    matrix = load(CI)["jobs"]["install"]["strategy"]["matrix"]
-    assert set(matrix["python"]) == declared == {"3.11", "3.12", "3.13"}
-    assert set(matrix["kind"]) == {"wheel", "sdist"}
-
-
 def test_only_publishing_may_write_and_it_follows_all_checks() -> None:
     assert "write" not in yaml.safe_dump(load(CI))
     release = load(RELEASE)
@@ -112,20 +96,6 @@ def test_only_publishing_may_write_and_it_follows_all_checks() -> None:
     assert publish["permissions"] == {"id-token": "write"}
     assert "secrets." not in yaml.safe_dump(release)
     assert "workflow_call" in load(CI)["on"]
-
-
-def test_pre_commit_runs_tools_that_make_install_brings() -> None:
-    config = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    brought = {*PROJECT["dependency-groups"]["dev"], *PROJECT["project"]["scripts"]}
-    names = {re.split(r"[\[><=]", one)[0] for one in brought}
-    commands = {"lint-imports": "import-linter"}
-    for repo in config["repos"]:
-        assert repo["repo"] == "local"
-        for hook in repo["hooks"]:
-            program = shlex.split(hook["entry"])[0]
-            assert program.startswith(".venv/bin/")
-            tool = Path(program).name
-            assert commands.get(tool, tool) in names
 
 
 def test_the_sdist_holds_what_the_tests_read() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
-from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, Message
+from pytest_trace2evolve.records.message import STOP_MARK, Message
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
@@ -100,14 +100,6 @@ def test_an_agent_that_only_talks_is_left_and_passes_only_where_refusing_is_righ
         assert (score(simulation, case.task, support).reward == 1) == case.script.refuses_all, case.id
 
 
-def test_agents_that_change_their_words_are_left_too(support: World) -> None:
-    for case in FEW:
-        for texts in (IDLING, REFUSALS, FALSE_CLAIMS, IDLING[::-1], (*REFUSALS, *IDLING)):
-            simulation = talk(case, support, Says(*texts))
-            assert simulation.termination_reason == "user_stop"
-            assert len(said(simulation)) <= case.script.patience
-
-
 def test_who_does_one_of_two_things_is_waited_for_and_not_helped(support: World) -> None:
     cases = [case for case in FRESH if case.script.family == "multi_intent_message"]
     assert cases
@@ -118,23 +110,6 @@ def test_who_does_one_of_two_things_is_waited_for_and_not_helped(support: World)
         simulation = talk(case, support, Mannered(case, CHATTY, leave_out=lambda name: name == writes[-1]))  # noqa: B023
         assert simulation.termination_reason == "user_stop"
         assert score(simulation, case.task, support).reward == 0
-
-
-def test_who_is_handed_over_leaves(support: World) -> None:
-    for text in (
-        "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.",
-        "I've transferred you to a human agent who can assist you further.",
-        "I am now transferring you to a specialist. Please hold on.",
-    ):
-        assert said(talk(FROZEN[0], support, Says(text)))[-1] == TRANSFER_MARK
-
-
-def test_an_offered_transfer_is_not_taken(support: World) -> None:
-    case = next(case for case in FROZEN if not case.script.turns[0].insists)
-    heard = said(talk(case, support, Says("Would you like me to transfer you to a human agent?")))
-    assert TRANSFER_MARK not in heard
-    assert heard[-1].endswith(STOP_MARK)
-    assert not any(heard[1].startswith(yes) for yes in case.script.replies.yes)
 
 
 def test_a_proposal_about_another_order_gets_a_no_and_the_request_again(support: World) -> None:
@@ -171,12 +146,6 @@ def named(family: str, **wanted: bool) -> Case:
     raise AssertionError(family)
 
 
-def test_the_greeting_is_no_answer_and_may_be_missing() -> None:
-    case = FROZEN[0]
-    with_greeting, without = history(case, "Email?"), history(case, "Email?", greeting=False)
-    assert [one.content for one in with_greeting[1:]] == [one.content for one in without]
-
-
 def test_an_offer_to_look_up_gets_a_yes_and_is_no_proposal() -> None:
     case = named("missing_order_id", refused=False)
     heard = replies(case, "Would you like me to look up your orders?", "You have two orders.")
@@ -184,28 +153,11 @@ def test_an_offer_to_look_up_gets_a_yes_and_is_no_proposal() -> None:
     assert heard[2] in case.script.replies.wait
 
 
-def test_after_a_yes_an_announcement_is_waited_for() -> None:
-    case = named("missing_order_id", refused=False)
-    heard = replies(case, "Shall I cancel it?", "I'll process that now.", "It has been cancelled.")
-    assert heard[2] in case.script.replies.wait
-    assert heard[3].endswith(STOP_MARK)
-
-
 def test_to_an_alternative_the_customer_says_what_they_want() -> None:
     case = named("missing_order_id", refused=False)
     heard = replies(case, "Would you like to cancel it, or keep it?")
     assert case.script.turns[0].says in heard[1]
     assert any(heard[1].startswith(yes) for yes in case.script.replies.yes)
-
-
-def test_asked_what_they_want_they_say_it_again() -> None:
-    case = named("vague_refund_request", refused=False)
-    assert replies(case, "What would you like me to do?")[1] == case.script.turns[0].says
-
-
-def test_asked_for_what_they_do_not_know_they_say_so() -> None:
-    case = named("indirect_address_change", refused=False)
-    assert replies(case, "What is the reason?")[1] in case.script.replies.unknown
 
 
 def test_insisting_comes_before_taking_a_no() -> None:
@@ -222,19 +174,6 @@ def test_a_question_beside_a_refusal_is_answered_where_something_can_be_done() -
         case, "I'm unable to find an account under that. Could you tell me your name and zip code?"
     )
     assert heard[1] == case.script.identity[Slot.NAME]
-
-
-def test_seeds_choose_other_words_and_the_same_seed_the_same(support: World) -> None:
-    case = FROZEN[0]
-    by_seed = [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
-    assert by_seed == [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
-    assert len({tuple(one) for one in by_seed}) > 1
-
-
-def test_a_no_after_an_offer_to_look_up_is_a_no() -> None:
-    case = named("missing_order_id", refused=False)
-    heard = replies(case, "Would you like me to look up your orders?", "I cannot do that.")
-    assert heard[2].endswith(STOP_MARK)
 
 
 @pytest.mark.parametrize(
@@ -267,9 +206,3 @@ def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None
             break
     heard = replies(case, "I cannot take anything back. What is the reason for the other request?")
     assert heard[1] in [one.details.get(Slot.REASON) for one in turn.requests]
-
-
-def test_one_of_several_things_done_is_waited_on_and_all_of_them_are_not() -> None:
-    case = named("multi_intent_message", refused=False)
-    assert replies(case, "Your order has been cancelled.")[1] in case.script.replies.wait
-    assert replies(case, "Both of your requests have been processed.")[1].endswith(STOP_MARK)

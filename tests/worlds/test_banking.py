@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.task import Action
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.worlds import banking as corrections
@@ -25,7 +24,6 @@ EXPECTED = Path(__file__).parent / "upstream" / "banking.json"
 
 ACCOUNT = "chk_ar72c5d8e3_2"
 CREDIT = "apply_checking_account_credit_5829"
-READ = "get_all_user_accounts_by_user_id_3847"
 
 
 @pytest.fixture
@@ -89,52 +87,6 @@ def test_the_spelling_of_a_number_changes_nothing(amount: int, digits: int) -> N
         assert "rror" not in credit(session, spelling)
         assert session.same_state(sessions[0])
     assert not sessions[0].same_state(world.open())
-
-
-@pytest.mark.parametrize("is_gold", [False, True])
-def test_a_read_counts_only_if_a_gold_action_makes_it(banking: InspectWorld, is_gold: bool) -> None:
-    reading, gold = banking.open(), banking.open()
-    assert "Error" not in call_hidden(reading, READ, '{"user_id": "lj82d4f1a9"}')
-    if is_gold:
-        unlock = {"agent_tool_name": READ}
-        for name, arguments in (
-            ("unlock_discoverable_agent_tool", unlock),
-            ("call_discoverable_agent_tool", {**unlock, "arguments": '{"user_id": "lj82d4f1a9"}'}),
-        ):
-            gold.perform(Action(name=name, arguments=arguments))
-    assert reading.same_state(gold)
-    assert gold.same_state(banking.open()) is not is_gold
-
-
-@pytest.mark.parametrize("amount", ['"much"', "[]", "{}", '"$5"'])
-def test_an_amount_that_is_no_number_is_an_error_and_a_logged_call(
-    banking: InspectWorld, amount: str
-) -> None:
-    session = banking.open()
-    assert credit(session, amount) == "Error: Invalid credit amount. Must be a number."
-    assert not session.same_state(banking.open())  # as in tau2, which logs the call of a writing tool
-
-
-def test_a_fraction_of_a_dollar_is_no_limit_and_an_unknown_argument_is_no_call(banking: InspectWorld) -> None:
-    session = banking.open()
-    tool = "submit_credit_limit_increase_request_7392"
-    request = {"credit_card_account_id": "a", "user_id": "b", "requested_increase_amount": 0.5}
-    assert "whole number" in call_hidden(session, tool, json.dumps(request))
-    answer = call_hidden(banking.open(), tool, json.dumps({**request, "note": ""}))
-    assert answer.startswith("Error: Invalid arguments: ")
-    limit = '{"card_id": "a", "limit_type": "atm", "new_limit": 2.5}'
-    answer = call_hidden(session, "request_temporary_debit_card_limit_increase_8374", limit)
-    assert answer == "Error: new_limit must be an integer, got '2.5'."
-
-
-def test_tau2_stores_no_report_of_an_interest_discrepancy(banking: InspectWorld) -> None:
-    sessions = banking.open(), banking.open()
-    for session, amount in zip(sessions, (1, 2), strict=True):
-        report = {"account_id": ACCOUNT, "user_id": "ar72c5d8e3", "expected_apy": amount, "actual_apy": 0}
-        text = json.dumps({**report, "amount_difference": amount})
-        assert "Submitted" in call_hidden(session, "submit_interest_discrepancy_report_7294", text)
-    assert sessions[0].same_state(sessions[1])
-    assert sessions[0].databases()["agent"]["interest_discrepancy_reports"] is None
 
 
 def test_the_corrections_are_part_of_the_worlds_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,13 @@
 import contextlib
 import copy
 import json
-from enum import Enum
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode
 
 
 class Record(BaseModel):
@@ -233,50 +231,3 @@ def test_a_writer_copies_only_the_record_it_reaches(base: Shop, reached: str, ot
         assert db.users[reached] is not base.users[reached]
     if other in base.users and other != reached:
         assert db.users[other] is base.users[other]
-
-
-SHOP = Shop(
-    users={"a": Record(name="A", tags=["x"]), "b": Record(name="B")},
-    rows=[Record(name="R0"), Record(name="R1")],
-)
-
-
-def test_a_record_put_back_after_deletion_comes_last_as_in_a_dict() -> None:
-    overlay, plain = View(SHOP).db.users, dict(SHOP.users)
-    for table in (overlay, plain):
-        record = table.pop("a")
-        table["a"] = record
-    assert list(overlay) == list(plain) == ["b", "a"]
-
-
-def test_a_record_is_copied_once_and_keeps_its_changes() -> None:
-    view = View(SHOP)
-    with view.mode.enable():
-        first = view.db.users["a"]
-        with view.mode.enable():
-            first.price = 9.0
-        assert view.db.users["a"] is first
-    assert view.db.users["a"].price == 9.0
-    assert SHOP.users["a"].price == 0.0
-
-
-@pytest.mark.parametrize("other", [None, {}, "text", 1])
-def test_a_view_is_never_the_same_as_something_else(other: object) -> None:
-    db = View(SHOP).db
-    assert not db.equals(other)
-    assert not db.users.equals(other)
-    assert not db.rows.equals(other)
-
-
-class Size(Enum):
-    SMALL = "s"
-
-
-def test_a_clone_is_equal_and_shares_no_mutable_part() -> None:
-    inner = Record(name="A", tags=["x"], options={"deep": [{"k": 1}]})
-    copied = clone({"record": inner, "list": [inner], "size": Size.SMALL})
-    assert copied == {"record": inner, "list": [inner], "size": Size.SMALL}
-    copied["record"].options["deep"][0]["k"] = 2
-    copied["list"][0].tags.append("y")
-    assert inner == Record(name="A", tags=["x"], options={"deep": [{"k": 1}]})
-    assert copied["size"] is Size.SMALL

@@ -1,19 +1,13 @@
 """Worlds over inspect_evals: its data and tools unchanged, private sessions, late imports."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS
 from pytest_trace2evolve.worlds.registry import Worlds
-from tests.fake_world import FakeWorld
 from tests.worlds.states import state_of
 
 PROVIDER = "inspect_evals"
@@ -59,14 +53,6 @@ def test_every_tool_of_either_side_can_be_called(worlds: Worlds, domain: str) ->
             assert "has no attribute" not in answer
 
 
-@pytest.mark.parametrize("domain", ["retail", "airline"])
-def test_a_toolkit_has_no_public_function_that_is_not_a_typed_tool(worlds: Worlds, domain: str) -> None:
-    agent = DOMAINS[domain].agent
-    toolkit = getattr(import_quietly(agent.module), agent.name)
-    public = {name for name, value in vars(toolkit).items() if callable(value) and name[0] != "_"}
-    assert public - {"initialize"} <= set(worlds.open(PROVIDER, domain).tool_types())
-
-
 @pytest.mark.parametrize("domain", SIZES)
 def test_tool_schemas_describe_an_object_and_every_parameter(worlds: Worlds, domain: str) -> None:
     for side in SIDES:
@@ -93,24 +79,6 @@ def test_the_users_tools_are_the_agents_only_in_solo_mode(worlds: Worlds) -> Non
     assert refused.content == "Error: User tool calls are not allowed in solo mode"
 
 
-def test_only_telecom_has_a_solo_policy(worlds: Worlds) -> None:
-    telecom = worlds.open(PROVIDER, "telecom")
-    assert telecom.policy(solo=True) != telecom.policy()
-    with pytest.raises(WorldError, match=r"^domain 'retail' has no solo mode$"):
-        worlds.open(PROVIDER, "retail").policy(solo=True)
-
-
-def test_what_one_session_does_does_not_reach_another(worlds: Worlds) -> None:
-    world = worlds.open(PROVIDER, "retail")
-    before, acting, after = world.open(), world.open(), world.open()
-    order = {"order_id": "#W5918442"}
-    acting.call("cancel_pending_order", order | {"reason": "no longer needed"}, "assistant")
-    assert '"status": "cancelled"' in acting.call("get_order_details", order, "assistant").content
-    assert '"status": "pending"' in after.call("get_order_details", order, "assistant").content
-    assert before.same_state(after)
-    assert not before.same_state(acting)
-
-
 @pytest.mark.parametrize("domain", SIZES)
 def test_gold_actions_change_neither_the_shared_databases_nor_the_tasks(worlds: Worlds, domain: str) -> None:
     world = worlds.open(PROVIDER, domain)
@@ -123,21 +91,6 @@ def test_gold_actions_change_neither_the_shared_databases_nor_the_tasks(worlds: 
             session.call(action.name, action.arguments, action.requestor)
         assert task.model_dump_json() == given, task_id
     assert state_of(world.open()) == before
-
-
-def test_a_change_to_initialization_data_stays_in_its_session(worlds: Worlds) -> None:
-    world = worlds.open(PROVIDER, "banking_knowledge")
-    record = {"id": "t", "initial_state": {"initialization_data": {"agent_data": {}}}}
-    record["initial_state"]["initialization_data"]["agent_data"] = {  # type: ignore[index]
-        "users": {"data": {"u1": {"user_id": "u1", "name": "Una", "email": "old@example.com"}}}
-    }
-    task = Task.model_validate(record)
-    acting, fresh = world.open(), world.open()
-    acting.initialise(task.initial_state)
-    change = {"user_id": "u1", "new_email": "new@example.com"}
-    assert not acting.call("change_user_email", change, "assistant").error
-    fresh.initialise(task.initial_state)
-    assert not acting.same_state(fresh)
 
 
 def test_initialization_data_of_an_unknown_table_are_refused(worlds: Worlds) -> None:
@@ -158,52 +111,8 @@ def test_an_initial_state_that_does_not_fit_is_refused(worlds: Worlds, function:
         worlds.open(PROVIDER, "telecom").open().initialise(task.initial_state)
 
 
-def test_sessions_of_different_kinds_cannot_be_compared(worlds: Worlds) -> None:
-    with pytest.raises(TypeError, match="cannot compare a ToolkitSession with a FakeSession"):
-        worlds.open(PROVIDER, "retail").open().same_state(FakeWorld().open())
-
-
-_LAZY = """
-import sys
-from pytest_trace2evolve.worlds.registry import Worlds
-for domain in ("retail", "airline", "telecom", "banking_knowledge"):
-    world = Worlds().open("inspect_evals", domain)
-    assert world.tasks() and world.splits() and world.policy() and world.guidelines() and world.data_digest()
-    session = world.open()
-    for name in world.tool_types():
-        session.call(name, {}, "assistant")
-    assert "inspect_ai" not in sys.modules and "inspect_evals" not in sys.modules, domain
-"""
-
-
-def test_sessions_import_no_framework_and_nothing_warns() -> None:
-    command = [sys.executable, "-W", "error", "-c", _LAZY]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-600:]
-
-
 def test_an_unknown_domain_names_the_known_ones(worlds: Worlds) -> None:
     with pytest.raises(WorldError) as caught:
         worlds.open(PROVIDER, "reatil")
     known = "airline, banking_knowledge, retail, telecom, telecom-workflow"
     assert str(caught.value) == f"provider 'inspect_evals' has no domain 'reatil'; it has {known}"
-
-
-def test_telecom_workflow_is_telecom_with_another_policy(worlds: Worlds) -> None:
-    manual, workflow = (worlds.open(PROVIDER, name) for name in ("telecom", "telecom-workflow"))
-    assert list(manual.tasks()) == list(workflow.tasks())
-    assert manual.tools("assistant") == workflow.tools("assistant")
-    assert worlds.interface_of(PROVIDER, "telecom") == worlds.interface_of(PROVIDER, "telecom-workflow")
-    for solo in (False, True):
-        assert manual.policy(solo=solo) != workflow.policy(solo=solo)
-        assert (
-            manual.policy(solo=solo).partition("<tech_support_policy>")[0]
-            == (workflow.policy(solo=solo).partition("<tech_support_policy>")[0])
-        )
-
-
-def test_product_types_are_listed_by_name_as_upstream_lists_them() -> None:
-    answer = Worlds().open("inspect_evals", "retail").open().call("list_all_product_types", {}, "assistant")
-    names = list(json.loads(answer.content))
-    assert names == sorted(names)
-    assert len(names) == 50

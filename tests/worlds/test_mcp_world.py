@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.metadata
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.scoring.world_checks import tool_problems
 from pytest_trace2evolve.users.reference import GoldUser
-from pytest_trace2evolve.worlds.mcp_server import McpWorld, WorldLostError
+from pytest_trace2evolve.worlds.mcp_server import WorldLostError
 
 SERVER = "mcp_hotel.py"
 FOLDER = Path(__file__).parent.parent
@@ -96,14 +95,6 @@ def test_simulations_are_scored_on_processes_of_their_own(world: World, expect: 
     solved, idle = run(solver, world, OracleAgent(solver)), run(solver, world, NopAgent())
     assert score(solved, task(**expect), world).reward == 1
     assert score(idle, task(**expect), world).reward == 0
-
-
-def test_data_of_a_task_are_an_error(world: World) -> None:
-    of = WrittenTask.model_validate(
-        {"id": "t", "user": {"goal": "g"}, "data": {"bookings": {}}, "expect": {"calls": []}}
-    ).to_task()
-    with pytest.raises(WorldError, match="the data of an MCP server cannot be set"):
-        world.open().initialise(of.initial_state)
 
 
 def test_a_server_without_a_state_tool_scores_calls_and_texts() -> None:
@@ -195,30 +186,6 @@ def test_the_identity_follows_the_files_of_the_command(tmp_path: Path) -> None:
     assert before != hotel(folder=tmp_path).fingerprint()
 
 
-def test_the_identity_follows_a_program_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(McpWorld, "version", lambda world: "1")
-    world = World.from_mcp("./serve", folder=tmp_path)
-    (tmp_path / "serve").write_text("first")
-    before = world.fingerprint()
-    (tmp_path / "serve").write_text("second")
-    assert before != world.fingerprint()
-
-
-def test_the_identity_does_not_follow_an_interpreter_behind_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(McpWorld, "version", lambda world: "1")
-    (project := tmp_path / "project").mkdir()
-    (interpreter := tmp_path / "python").write_text("first")
-    (project / "python").symlink_to(interpreter)
-    world = World.from_mcp("./python server.py", folder=project)
-    before = world.fingerprint()
-    interpreter.write_text("second")
-    assert before == world.fingerprint()
-
-
 def test_a_closed_session_leaves_no_process(world: World) -> None:
     session = world.open()
     folder = session.call("session_folder", {}, "assistant").content
@@ -241,95 +208,3 @@ def test_the_server_gets_no_keys_of_the_shell(monkeypatch: pytest.MonkeyPatch) -
     session.call("restore", {}, "assistant")
     assert "OPENAI_API_KEY" not in session.data()["marker"], "the reset command gets the same environment"
     assert "HOTEL_MODE" in session.data()["marker"]
-
-
-def test_the_identity_follows_the_names_of_variables_and_not_their_values() -> None:
-    worlds = [hotel(env=env) for env in ({}, {"KEY": "first"}, {"KEY": "second"})]
-    fingerprints = [each.fingerprint() for each in worlds]
-    assert fingerprints[0] != fingerprints[1] == fingerprints[2]
-    assert "first" not in fingerprints[1]
-
-
-def test_a_variable_that_is_not_text_is_one_line() -> None:
-    with pytest.raises(WorldError, match="env: 'KEY' is of type NoneType, not text; set a text"):
-        hotel(env={"KEY": None})
-
-
-@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {1: "x"}, ["KEY"], "KEY"])
-def test_a_name_that_no_variable_can_have_is_refused_at_once(env: Any) -> None:
-    with pytest.raises(
-        WorldError, match=r"env.*(is not the name of a variable; correct it|give names and texts)"
-    ):
-        hotel(env=env)
-
-
-@pytest.mark.parametrize("state", ["rows", "untyped_rows"])
-def test_a_state_that_is_a_list_has_one_form(state: str) -> None:
-    world = hotel(state=state)
-    session = world.open()
-    first, second = session.data()
-    assert (first["id"], second["id"]) == ("B17", "B18")
-    session.call("add_booking", {"booking_id": "B19"}, "assistant")
-    assert [row["id"] for row in session.data()] == ["B17", "B18", "B19"]
-    for key in ("B17", "B18"):
-        session.call("remove_booking", {"booking_id": key}, "assistant")
-    if state == "rows":
-        assert [row["id"] for row in session.data()] == ["B19"]
-        session.call("remove_booking", {"booking_id": "B19"}, "assistant")
-        assert session.data() == []
-    else:  # without structured content, a list of one row and none are the row and nothing
-        session.call("remove_booking", {"booking_id": "B19"}, "assistant")
-        with pytest.raises(
-            WorldLostError, match=r"returned no JSON: an empty answer; .* such as list\[dict\]"
-        ):
-            session.data()
-
-
-def test_rows_that_the_agent_adds_are_scored_and_found() -> None:
-    world = hotel(state="rows")
-    gold = {"name": "add_booking", "arguments": {"booking_id": "B19"}}
-    other = {"name": "add_booking", "arguments": {"booking_id": "B20"}}
-    solver, both = task(calls=[gold]), task(calls=[gold, other])
-    assert score(run(solver, world, OracleAgent(solver)), solver, world).reward == 1
-    result = score(run(both, world, OracleAgent(both)), solver, world)
-    assert result.reward == 0
-    assert [finding.why for finding in result.collateral or ()] == [
-        "add_booking changed B20, as no gold action does"
-    ]
-
-
-def test_answers_reach_the_agent_as_they_are(world: World) -> None:
-    session = world.open()
-
-    def answer(name: str, **arguments: str) -> str:
-        return session.call(name, arguments, "assistant").content
-
-    assert answer("remove_booking", booking_id="B18") == ""
-    assert answer("resource", kind="text") == "No pets."
-    assert answer("resource", kind="empty") == ""
-    assert answer("resource", kind="bytes") == "[resource: hotel://photo]"
-    assert answer("resource", kind="link") == "[resource_link: hotel://policy]"
-
-
-def test_the_version_names_the_sdk_of_the_servers_interpreter(tmp_path: Path) -> None:
-    """Servers of different versions of `mcp` give the agent different texts for one error."""
-    fingerprints = set()
-    for version in ("2.0.0", "2.1.0"):
-        folder = tmp_path / version
-        (distribution := folder / "packages" / f"mcp-{version}.dist-info").mkdir(parents=True)
-        (distribution / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mcp\nVersion: {version}\n")
-        python, serve = folder / "python3", folder / "serve"
-        path = shlex.quote(str(distribution.parent))
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {shlex.quote(sys.executable)} "$@"\n')
-        serve.write_text(
-            f"#!{python}\nimport runpy\nrunpy.run_path({str(FOLDER / SERVER)!r}, {{}}, '__main__')\n"
-        )
-        for program in (python, serve):
-            program.chmod(0o755)
-        for command in ([str(python), SERVER], [str(serve)]):
-            world = World.from_mcp(command, folder=FOLDER)
-            assert world.version() == f"hotel 1.2, mcp {version}"
-            fingerprints.add(world.fingerprint())  # type: ignore[attr-defined]
-    assert len(fingerprints) == 4
-    unknown = World.from_mcp(["sh", "-c", f"exec {shlex.quote(sys.executable)} {SERVER}"], folder=FOLDER)
-    assert unknown.version() == "hotel 1.2"

@@ -2,9 +2,8 @@
 """Worlds of a project by import path and from a conftest: every command knows them, and the lock covers them."""
 
 import itertools
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,7 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.engine.factories import world_texts
 from pytest_trace2evolve.errors import LockError, WorldError
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.worlds.registry import Worlds
-from tests.fake_world import FakeWorld
 
 WORLD = '''
 from pytest_trace2evolve import World
@@ -142,35 +137,6 @@ def test_cases_check_names_the_tasks_that_cannot_be_solved(
     assert "1 of 2 tasks admitted" in text
 
 
-def test_cases_check_finds_the_suite_of_a_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Blank lines before the first task and a suite that is invalid do not matter."""
-    task = {"id": "t", "user": {"goal": "Cancel booking B17."}, "expect": {"calls": []}}
-    (root / "tasks.jsonl").write_text("\n \n" + json.dumps(task) + "\n")
-    (root / "suites/hotel.toml").write_text(f'world = "{package(root)}.hotel:world"\ntasks = "tasks.jsonl"\n')
-    (root / "suites/broken.toml").write_text("splits = 3\n")
-    (root / "pyproject.toml").unlink()
-    status, text = run(root, capsys, "cases", "check", str(root / "tasks.jsonl"))
-    assert (status, "1 of 1 tasks admitted" in text) == (0, True), text
-
-
-def test_check_reports_a_tool_that_cannot_be_replayed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(root, "hotel.py", '["status"] = "cancelled"', '["status"] = str(__import__("uuid").uuid4())')
-    run(root, capsys, "lock")
-    status, text = run(root, capsys, "check")
-    assert status == 1
-    (line,) = text.splitlines()
-    assert line.startswith(
-        f"suites/hotel.toml: world {package(root)}.hotel:world: tool 'cancel_booking' gives"
-    )
-
-
-def test_a_wrong_suite_is_one_line_of_check(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "tasks.yaml").write_text("- id: t\n")
-    status, text = run(root, capsys, "check")
-    assert status == 1
-    assert "tasks.yaml, task t: user: Field required; correct it" in text
-
-
 def test_texts_belong_to_the_agent_and_code_to_the_lock(root: Path) -> None:
     project = reload(root)
     lock = project.renew_lock(project.open_worlds()).suites["hotel"]
@@ -192,25 +158,6 @@ def test_texts_belong_to_the_agent_and_code_to_the_lock(root: Path) -> None:
     project = reload(root)
     with pytest.raises(LockError, match="the implementation of its tools changed"):
         project.verify_world(suite, lock, project.open_worlds())
-
-
-def test_texts_cover_the_tools_of_the_user_and_the_policy_of_the_solo_mode() -> None:
-    class Changed(FakeWorld):
-        def policy(self, *, solo: bool = False) -> str:
-            return super().policy(solo=solo) + (" Be brief." if solo else "")
-
-        def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-            return super().tools(requestor)[:1] if requestor == "user" else super().tools(requestor)
-
-    def changed_texts(*, solo: bool) -> list[str]:
-        suite = Suite(
-            name="desk", provider="own:world", domain="desk", solo=solo, splits={"heldout": ["note"]}
-        )
-        before, after = world_texts(suite, FakeWorld()), world_texts(suite, Changed())
-        return [name for name in before if after[name] != before[name]]
-
-    assert changed_texts(solo=False) == ["(tools)"]
-    assert changed_texts(solo=True) == ["(policy)", "(tools)"]
 
 
 @pytest.mark.parametrize(
@@ -268,23 +215,3 @@ def test_an_import_path_names_a_world_or_a_function_that_opens_one(root: Path, n
     code = worlds.code(path, "hotel")
     assert code.unknown == ""
     assert any(file.endswith("hotel.py") for file in code.files)
-
-
-def test_a_hook_may_return_worlds(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (root / "suites/conftest.py").write_text(
-        f"from {package(root)}.hotel import world\n\ndef pytest_t2e_worlds(config):\n    return {{'inn': world}}\n"
-    )
-    (root / "suites/hotel.toml").write_text(
-        'provider = "inn"\ndomain = "hotel"\n[splits]\nheldout = { tasks = "tasks.yaml" }\n'
-    )
-    (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
-    status, text = run(root, capsys, "lock")
-    assert status == 0, text
-    status, text = run(root, capsys, "cases", "check")
-    assert (status, "1 of 1 tasks admitted" in text) == (0, True), text
-    (root / "suites/hotel.toml").write_text(
-        'provider = "inn"\ndomain = "motel"\n[splits]\nheldout = { tasks = "tasks.yaml" }\n'
-    )
-    status, text = run(root, capsys, "lock")
-    assert status == 2
-    assert "world 'inn' has no domain 'motel'; it has only 'hotel'" in text

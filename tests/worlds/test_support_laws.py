@@ -9,8 +9,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import WorldError
@@ -398,17 +397,3 @@ def test_no_session_reaches_the_store_or_another_session(
     late, new = world.open(), SupportWorld(store=store).open()
     for name, arguments in played:  # the texts that the store remembers are still those of its records
         assert late.call(name, arguments, "assistant") == new.call(name, arguments, "assistant")
-
-
-@pytest.mark.parametrize("name", sorted(PARAMETERS))
-def test_the_drawn_calls_reach_what_a_tool_does_and_what_it_refuses(name: str) -> None:
-    """The laws above would say nothing of a tool that only ever refuses."""
-    drawn = databases().flatmap(lambda store: st.tuples(st.just(store), calls(store, (name,))))
-    only_drawing = settings(LAW, max_examples=2_000, phases=[Phase.generate], database=None)
-    for wanted in (False, True):
-
-        def answers(story: tuple[Database, Call], wanted: bool = wanted) -> bool:
-            store, (name, arguments) = story
-            return SupportWorld(store=store).open().call(name, arguments, "assistant").error is wanted
-
-        find(drawn, answers, settings=only_drawing)

@@ -1,7 +1,5 @@
 """The support world: what it offers, its refusals, initial states, scoring, and that it stands alone."""
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,19 +7,14 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.message import USER_STOP_MARKS
-from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
+from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
-from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.records.task import Assertion, InitializationData, InitialState
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.registry import Worlds
-from pytest_trace2evolve.worlds.support.world import SupportSession, SupportWorld
-from tests.conftest import Simulate
-from tests.fake_world import FakeWorld
+from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 ADDRESS = {
     "address1": "Elm Street 1",
@@ -69,17 +62,12 @@ STORE: dict[str, Any] = {
     "orders": {"#W1": ORDER, "#W2": {**ORDER, "order_id": "#W2", "status": "delivered"}},
 }
 CANCEL = {"order_id": "#W1", "reason": "no longer needed"}
-EXCHANGE = {"item_ids": ["m1"], "new_item_ids": ["m2"], "payment_method_id": "paypal_1"}
 
 
 @pytest.fixture
 def world() -> SupportWorld:
     """The support world over a store of one customer, two orders and one product."""
     return SupportWorld(store=STORE)
-
-
-def say(session: SupportSession, name: str, **arguments: Any) -> ToolResult:
-    return session.call(name, arguments, "assistant")
 
 
 def start_with(agent_data: Any = None, *, user_data: Any = None, actions: Any = None) -> InitialState:
@@ -108,10 +96,6 @@ def test_the_policy_is_short_and_names_what_the_tools_ask_for(world: SupportWorl
         assert word in text
     with pytest.raises(WorldError, match=r"^domain 'support' has no solo mode$"):
         world.policy(solo=True)
-
-
-def test_the_guidelines_teach_every_mark_that_ends_a_conversation(world: SupportWorld) -> None:
-    assert all(mark in world.guidelines() for mark in USER_STOP_MARKS)
 
 
 def shape(tool: ToolSchema) -> tuple[Mapping[str, Any], list[str]]:
@@ -143,70 +127,6 @@ def test_the_types_of_tools_are_retails(world: SupportWorld, worlds: Worlds) -> 
     assert not world.changes_state("fly")
 
 
-_ALONE = """
-import sys
-from pytest_trace2evolve.worlds.registry import Worlds
-world = Worlds().open("trace2evolve", "support")
-session = world.open()
-for name in world.tool_types():
-    session.call(name, {}, "assistant")
-assert world.policy() and world.guidelines() and world.tools("assistant") and world.data_digest()
-print(sorted({name.split(".")[0] for name in sys.modules} & {"inspect_evals", "inspect_ai", "tau2"}))
-"""
-
-
-def test_it_never_imports_a_benchmark() -> None:
-    done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-def test_half_a_surrogate_pair_is_answered(world: SupportWorld) -> None:
-    refused = say(world.open(), "return_delivered_order_items", order_id="\ud83d", item_ids=[], x="\ud83d")
-    assert refused.error
-    assert say(world.open(), "\ud83d").content == "Error: Tool '?' not found."
-
-
-def test_the_user_has_no_tools_and_none_in_solo_mode(world: SupportWorld) -> None:
-    refused = world.open().call("get_order_details", {"order_id": "#W1"}, "user")
-    assert refused.content == "Error: Tool 'get_order_details' not found."
-    refused = world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "user")
-    assert refused.content == "Error: User tool calls are not allowed in solo mode"
-    assert not world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "assistant").error
-
-
-def test_sessions_of_different_kinds_cannot_be_compared(world: SupportWorld) -> None:
-    with pytest.raises(TypeError, match="cannot compare a SupportSession with a FakeSession"):
-        world.open().same_state(FakeWorld().open())
-
-
-def test_sessions_of_other_stores_differ_by_what_is_in_them(world: SupportWorld) -> None:
-    assert world.open().same_state(SupportWorld(store=STORE).open())
-    assert not world.open().same_state(SupportWorld().open())
-    filled = SupportWorld().open()
-    filled.initialise(start_with(STORE))
-    assert filled.same_state(world.open())
-
-
-def test_sessions_of_a_task_share_its_records_until_they_write(world: SupportWorld) -> None:
-    start = start_with({"orders": {"#W1": {"status": "processed"}}})
-    one, other = world.open(), world.open()
-    one.initialise(start)
-    other.initialise(start)
-    assert one.agent.db.orders["#W1"] is other.agent.db.orders["#W1"]
-    say(one, "modify_user_address", user_id="una_1", **{**ADDRESS, "zip": "10001"})
-    assert not one.same_state(other)
-    again = world.open()
-    again.initialise(start)
-    assert again.same_state(other)
-
-
-def test_data_are_merged_into_those_that_were_merged_before(world: SupportWorld) -> None:
-    session = world.open()
-    session.initialise(start_with({"orders": {"#W1": {"status": "processed"}}}))
-    session.initialise(start_with({"orders": {"#W2": {"status": "cancelled"}}}))
-    assert [order.status for order in session.agent.db.orders.values()] == ["processed", "cancelled"]
-
-
 def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) -> None:
     starts = [start_with({"orders": {"#W1": {"user_id": str(number)}}}) for number in range(257)]
     orders = []
@@ -216,15 +136,6 @@ def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) 
         orders.append(session.agent.db.orders["#W1"])
     assert orders[0] is not orders[-1]
     assert orders[0] == orders[-1]
-
-
-def test_an_initial_action_that_names_a_tool_is_run(world: SupportWorld) -> None:
-    session = world.open()
-    action = {"env_type": "assistant", "func_name": "cancel_pending_order", "arguments": CANCEL}
-    session.initialise(start_with(actions=[action]))
-    assert session.agent.db.orders["#W1"].status == "cancelled"
-    session.initialise(None)
-    assert session.agent.db.orders["#W1"].status == "cancelled"
 
 
 BROKEN_STARTS = {
@@ -302,46 +213,6 @@ def test_the_digest_is_of_the_content_whatever_its_layout() -> None:
     backwards = dict(reversed(STORE.items()))
     assert SupportWorld(store=explicit).data_digest() == SupportWorld(store=backwards).data_digest()
     assert SupportWorld(store=STORE).data_digest() != SupportWorld().data_digest()
-
-
-def a_task(*actions: tuple[str, dict[str, Any]], agent_data: Any = None) -> Task:
-    gold = [Action(name=name, arguments=arguments) for name, arguments in actions]
-    return Task.model_validate(
-        {
-            "id": "t",
-            "initial_state": start_with(agent_data) if agent_data else None,
-            "evaluation_criteria": {"actions": [action.model_dump() for action in gold]},
-        }
-    )
-
-
-TASKS = {
-    "over a store of the world": (SupportWorld(store=STORE), None),
-    "over what it brings itself": (SupportWorld(), STORE),
-}
-
-
-@pytest.mark.parametrize(("world", "agent_data"), TASKS.values(), ids=list(TASKS))
-def test_a_task_is_scored_by_its_gold_actions(world: World, agent_data: Any, simulate: Simulate) -> None:
-    exchange = {**EXCHANGE, "order_id": "#W2"}
-    task = a_task(
-        ("cancel_pending_order", CANCEL),
-        ("exchange_delivered_order_items", exchange),
-        agent_data=agent_data,
-    )
-    assert score(simulate(task, world), task, world).reward == 1.0
-    assert score(simulate(task, world, NopAgent()), task, world).reward == 0.0
-    half = a_task(("cancel_pending_order", CANCEL), agent_data=agent_data)
-    assert score(simulate(half, world), task, world).reward == 0.0
-
-
-def test_a_gold_action_that_fails_leaves_the_world_as_it_is(world: SupportWorld) -> None:
-    session = world.open()
-    session.perform(Action(name="cancel_pending_order", arguments={**CANCEL, "order_id": "#W2"}))
-    session.perform(Action(name="fly", arguments={}))
-    assert session.same_state(world.open())
-    session.perform(Action(name="cancel_pending_order", arguments=CANCEL))
-    assert not session.same_state(world.open())
 
 
 BEHAVIOUR = {"support 1": "e289d25954867b2e95e1404ba2cae1e6"}

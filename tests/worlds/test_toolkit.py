@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from pytest_trace2evolve.agents.reference import NopAgent
-from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, World
 from pytest_trace2evolve.records.score import Status
@@ -138,30 +136,12 @@ def with_order(retail: World, **changes: object) -> Task:
     )
 
 
-def test_a_new_record_is_one_that_tools_can_work_on(retail: World, simulate: Simulate) -> None:
-    task = with_order(retail)
-    assert score(simulate(task, retail), task, retail).reward == 1.0
-
-
-def test_doing_nothing_to_a_new_record_is_no_success(retail: World, simulate: Simulate) -> None:
-    task = with_order(retail)
-    assert score(simulate(task, retail, NopAgent()), task, retail).reward == 0.0
-
-
 def test_data_that_do_not_fit_the_models_are_not_measured(retail: World, simulate: Simulate) -> None:
     trace = simulate(with_order(retail), retail)
     broken = with_order(retail, items="none")
     result = score(trace, broken, retail)
     assert result.status is Status.NOT_MEASURED
     assert result.note.startswith("initialization data do not fit 'orders': ")
-
-
-def test_a_record_is_not_replaced_by_nothing(retail: World) -> None:
-    state = Task.model_validate(
-        {"id": "t", "initial_state": {"initialization_data": {"agent_data": {"orders": {"#W2378156": None}}}}}
-    ).initial_state
-    with pytest.raises(WorldError, match="initialization data do not fit 'orders'"):
-        retail.open().initialise(state)
 
 
 def test_a_contradiction_between_the_two_databases_is_not_measured(

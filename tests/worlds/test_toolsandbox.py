@@ -12,18 +12,14 @@ from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.completion import Completion, RequestedCall
 from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
-from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.records.task import InitialState
-from pytest_trace2evolve.scoring.failures import explain_failure
-from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.chat import PromptedUser, prompts_of
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.toolsandbox import process
-from pytest_trace2evolve.worlds.toolsandbox.dump import FOLDER_VARIABLE, export_folder, stem_of
-from pytest_trace2evolve.worlds.toolsandbox.export import export, suite_text
+from pytest_trace2evolve.worlds.toolsandbox.dump import FOLDER_VARIABLE
+from pytest_trace2evolve.worlds.toolsandbox.export import suite_text
 from pytest_trace2evolve.worlds.toolsandbox.world import ToolSandboxWorld
 
 VARIANTS = (
@@ -217,34 +213,6 @@ def test_a_failure_has_a_similarity_and_a_kind(world, steps, reward, kind):
     assert (result.reward, result.note) == (reward, kind)
 
 
-def test_a_hit_minefield_is_a_broken_invariant(world):
-    simulation, task = play(world, ON, call("set_door", on=True), "It is on.")
-    (finding,) = breaches_in(simulation, score(simulation, task, world), world)
-    assert (finding.invariant, finding.message) == (Invariant.MINEFIELD, 4)
-    simulation, task = play(world, ON, "It is on.")
-    assert breaches_in(simulation, score(simulation, task, world), world) == ()
-
-
-def test_a_failure_names_the_milestones_and_their_similarities(world):
-    simulation, task = play(world, ON, "Good night.")
-    checks = [(check.text, check.detail) for check in explain_failure(simulation, task, world).failed_checks]
-    assert checks[0] == ("tool result not reported", "")
-    assert checks[1][0] == "milestone 1: SANDBOX match"
-    assert checks[1][1].startswith("similarity 0.000")
-
-
-def test_the_step_budget_does_not_void_the_score(world):
-    simulation, task = play(world, ON, "The lamp is on.", user=["And now?"] * 30)
-    assert simulation.termination_reason == "max_steps"
-    assert score(simulation, task, world).reward == 1.0
-
-
-def test_messages_after_the_thirtieth_do_not_count(world):
-    steps = [call("get_lamp")] * 14
-    assert scored(world, *steps, ON, "It is on.").milestones[0].similarity == 1.0
-    assert scored(world, *steps, call("get_lamp"), ON, "It is on.").milestones[0].similarity == 0.0
-
-
 def test_a_result_that_differs_from_the_trace_is_not_measured(world):
     simulation, task = play(world, call("get_lamp"), "It is on.")
     messages = list(simulation.messages)
@@ -252,12 +220,6 @@ def test_a_result_that_differs_from_the_trace_is_not_measured(world):
     result = score(simulation.model_copy(update={"messages": messages}), task, world)
     assert result.status is Status.NOT_MEASURED
     assert result.note == ("message 2 is 'True', but get_lamp now gives 'False'; use the export of the run")
-
-
-def test_parallel_calls_are_one_request(world):
-    simulation, _ = play(world, [("set_lamp", {"on": True}), ("set_lamp", {"on": True})], "It is on.")
-    assert [message.content for message in simulation.messages[2:4]] == ["None", "ValueError: already so"]
-    assert [message.error for message in simulation.messages[2:4]] == [False, True]
 
 
 def test_sessions_do_not_share_changes(world):
@@ -273,19 +235,6 @@ def test_sessions_do_not_share_changes(world):
     assert first.same_state(second)
     first.close()
     second.close()
-
-
-def test_a_variant_has_its_own_tools_and_names(world):
-    name = next(name for name in world.tasks() if name.endswith("_tool_name_scrambled"))
-    task = world.tasks()[name]
-    tools = world.task_tools(task)
-    assert [tool.name for tool in tools] == ["setting_0", "get_lamp", "set_door"]
-    assert scored(world, call("setting_0", on=True), "It is on.", task=name).reward == 1.0
-
-
-def test_bases_with_a_network_tool_are_not_offline(world):
-    assert "shop" not in world.tasks()
-    assert len([name for name in world.tasks() if name in BASES]) == 20
 
 
 def test_a_network_tool_is_refused_by_name(world, folder):
@@ -307,22 +256,6 @@ def test_an_ended_process_loses_the_simulation_and_starts_again(world):
     assert score(simulation, task, world).status is Status.INFRASTRUCTURE_ERROR
     assert "the process of ToolSandbox's tools does not answer: it ended" in simulation.info["error"]
     assert scored(world, ON, "It is on.").reward == 1.0
-
-
-def test_splits_keep_the_variants_of_a_base_together(world):
-    splits = world.splits()
-    owners = {}
-    for split, names in splits.items():
-        for name in names:
-            base = world._dump.scenarios[name].base
-            assert owners.setdefault(base, split) == split
-    assert set(owners.values()) == {"discovery", "heldout", "transfer"}
-    assert all(len(names) % 8 == 0 for split, names in splits.items() if split == "transfer")
-    assert all(name in BASES for split in ("discovery", "heldout") for name in splits[split])
-
-
-def test_other_wordings_of_a_request_have_the_same_stem():
-    assert stem_of("turn_on_wifi_alt_multiple_user_turn") == stem_of("turn_on_wifi") == "turn_on_wifi"
 
 
 class Model:
@@ -352,21 +285,6 @@ def test_the_user_gets_its_prompts_and_ends_the_conversation_by_its_tool(world):
     assert tools == ["end_conversation"]
 
 
-def test_a_changed_scenario_changes_the_digest_of_its_tasks(world):
-    tasks = world.tasks()
-    assert tasks["lamp_a"].digest != tasks["lamp_b"].digest
-    assert world.policy() == "Ask if anything is unclear."
-    assert world.version() == "c0ffee"
-
-
-@pytest.mark.parametrize(
-    "state", [None, InitialState(), InitialState.model_validate({"initialization_actions": []})]
-)
-def test_a_session_needs_a_scenario(world, state):
-    with pytest.raises(WorldError, match="ToolSandbox has no scenario None; use the tasks of its own export"):
-        world.open().initialise(state)
-
-
 def test_an_unknown_domain_is_an_error(folder):
     with pytest.raises(
         WorldError, match="provider 'toolsandbox' has no domain 'online'; it has offline, all"
@@ -388,26 +306,8 @@ def test_without_an_export_one_line_says_how_to_get_it(tmp_path, monkeypatch, ca
     assert "ToolSandbox is not exported" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_no_clone_is_refused(tmp_path):
-    with pytest.raises(WorldError, match="is not a clone of ToolSandbox; run `git clone"):
-        export(tmp_path, tmp_path / "out")
-
-
 def test_a_changed_export_is_refused(folder):
     with (folder / "scenarios.json").open("a") as file:
         file.write("\n")
     with pytest.raises(WorldError, match=r"scenarios.json was changed after its export: clone"):
         ToolSandboxWorld("offline")
-
-
-def test_an_export_whose_clone_is_gone_names_it(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "clone": "/no/such/clone"}))
-    with pytest.raises(WorldError, match="needs /no/such/clone, which is missing"):
-        ToolSandboxWorld("offline")
-
-
-def test_the_folder_of_the_export_is_in_the_users_cache(monkeypatch):
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert export_folder() == Path("/caches/trace2evolve/toolsandbox")

@@ -1,9 +1,7 @@
 """The provider `tau2` against upstream's own evaluator, where upstream's package can be imported."""
 
-import asyncio
 import copy
 import importlib.metadata
-import json
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -12,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.chat import SoloChatAgent, solo_prompt
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.evidence.results import decode_results, read_results
-from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.records.task import Action, InitialState, RewardBasis, Task
+from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -144,66 +140,11 @@ def test_a_domain_opens_with_its_tasks_and_tools_and_the_oracle_solves_one(
     assert all(result.components[part] for part in result.basis if part in result.components)
 
 
-def test_a_reading_that_the_gold_actions_hold_is_demanded_and_no_other(tau2: Any, worlds: Worlds) -> None:
-    world = worlds.open("tau2", "banking_knowledge")
-
-    def session(*names: str, gold: bool) -> Any:
-        opened = world.open()
-        for name in names:
-            for tool in ("unlock_discoverable_agent_tool", "call_discoverable_agent_tool"):
-                action = Action(name=tool, arguments={"agent_tool_name": name})
-                opened.perform(action) if gold else opened.call(tool, action.arguments, "assistant")
-        return opened
-
-    asked, other = "initial_transfer_to_human_agent_0218", "initial_transfer_to_human_agent_1822"
-    assert session(asked, gold=False).same_state(session(asked, gold=True))
-    assert session(asked, other, gold=False).same_state(session(asked, gold=True))
-    assert not session(other, gold=False).same_state(session(asked, gold=True))
-    assert session(other, gold=False).same_state(session(gold=True))
-
-
-def test_initialization_data_become_records_and_are_validated(tau2: Any, worlds: Worlds) -> None:
-    world = worlds.open("tau2", "mock")
-    session = world.open()
-    session.initialise(world.tasks()["update_task_with_initialization_data"].initial_state)
-    done = session.call("update_task_status", {"task_id": "task_2", "status": "completed"}, "assistant")
-    assert not done.error
-    assert world.open().call("update_task_status", {"task_id": "task_2", "status": "x"}, "assistant").error
-    wrong = InitialState.model_validate({"initialization_data": {"agent_data": {"rooms": {}}}})
-    with pytest.raises(WorldError, match="rooms"):
-        world.open().initialise(wrong)
-
-
 def test_an_unknown_domain_and_an_absent_solo_mode_are_named(tau2: Any, worlds: Worlds) -> None:
     with pytest.raises(WorldError, match="no domain 'nowhere'; it has airline, banking_knowledge, mock"):
         UpstreamWorld("nowhere")
     with pytest.raises(WorldError, match="'retail' has no solo mode"):
         worlds.open("tau2", "retail").policy(solo=True)
-
-
-def test_the_solo_agent_is_told_and_offered_what_upstreams_is(tau2: Any, worlds: Worlds) -> None:
-    build = pytest.importorskip("tau2.runner.build")
-    world = worlds.open("tau2", "telecom")
-    environment = build.build_environment("telecom", solo_mode=True)
-    asked: dict[str, Any] = {}
-
-    class Model:
-        async def complete(self, messages: Any, tools: Any, **further: Any) -> Completion:
-            asked.update(messages=messages, tools=tools, **further)
-            return Completion(content="x")
-
-    for task_id in world.splits()["small"]:
-        task = world.tasks()[task_id]
-        wanted = build.build_agent(
-            "llm_agent_solo", environment, llm="m", solo_mode=True, task=tau2.Task(**task.model_dump())
-        )
-        prompt = solo_prompt(world.policy(solo=True), task.ticket or "")
-        agent = SoloChatAgent(Model(), prompt, [*world.tools("assistant"), *world.tools("user")])
-        asyncio.run(agent.respond([]))
-        assert asked["messages"] == [{"role": "system", "content": wanted.system_prompt}]
-        offered = [tool.model_dump() for tool in asked["tools"]]
-        assert json.dumps(offered) == json.dumps([tool.openai_schema["function"] for tool in wanted.tools])
-        assert asked["tool_choice"] == "required"
 
 
 def test_an_absent_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pytest_trace2evolve.environments.sandbox import box
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, isolation_problem
 from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
-from tests.environments.sandbox.layers import FINE, LOOP, LockAlone
+from tests.environments.sandbox.layers import FINE, LOOP
 from tests.patience import gone
 
 pytestmark = pytest.mark.skipif(bool(isolation_problem()), reason=isolation_problem())
@@ -42,31 +42,6 @@ def test_nothing_is_left_behind() -> None:
         assert gone(one.pid)
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
     assert threading.active_count() == threads
-
-
-def test_a_closed_sandbox_says_so() -> None:
-    one = Sandbox(FINE, "fine")
-    one.close()
-    one.close()
-    with pytest.raises(SandboxError, match=r"fine: counted was called after the sandbox was closed"):
-        one.call("counted")
-
-
-def test_one_that_nobody_closed_ends_when_it_is_forgotten() -> None:
-    one = Sandbox(FINE, "fine")
-    pid = one.pid
-    del one
-    assert gone(pid)
-
-
-def test_a_thread_that_ends_takes_no_sandbox_with_it() -> None:
-    made: list[Sandbox] = []
-    thread = threading.Thread(target=lambda: made.append(Sandbox(FINE, "fine")))
-    thread.start()
-    thread.join()
-    with made[0] as one:
-        time.sleep(0.1)
-        assert one.call("counted") == 1
 
 
 PARENT = """
@@ -125,19 +100,3 @@ def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_lock_that_does_not_hold_is_found(main: str, message: str) -> None:
     begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
     assert message in isolation_problem(begin + main)
-
-
-def test_the_interpreter_of_the_child_brings_little() -> None:
-    """Whatever is loaded is there for who breaks out of the names: nothing of ours but the child."""
-    source = "import sys\ndef seen():\n    return sorted(sys.modules)\n"
-    with LockAlone(source) as one:
-        seen = one.call("seen")
-    assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
-        "pytest_trace2evolve.environments",
-        "pytest_trace2evolve.environments.sandbox",
-        "pytest_trace2evolve.environments.sandbox.child",
-        "pytest_trace2evolve.environments.sandbox.kernel",
-        "pytest_trace2evolve.environments.sandbox.policy",
-        "pytest_trace2evolve.environments.sandbox.views",
-    ]
-    assert not {"socket", "subprocess", "threading", "pydantic"} & set(seen)

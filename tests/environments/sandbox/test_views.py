@@ -107,16 +107,6 @@ def test_all_listed_names_are_there_and_no_others() -> None:
         assert set(box.call("builtins")) == BUILTINS | {"__build_class__", "__import__"}
 
 
-def test_no_listed_name_is_a_module() -> None:
-    """A name that later becomes a module of its library would lead out of the list."""
-    import importlib
-    import types
-
-    listed = [getattr(importlib.import_module(name), one) for name, names in MODULES.items() for one in names]
-    assert len(listed) > 200
-    assert not [one for one in listed if isinstance(one, types.ModuleType)]
-
-
 CLOCKS = [
     "import datetime\ndef grade(): return datetime.datetime.now().year",
     "from datetime import datetime\ndef grade(): return datetime.now().year",
@@ -155,12 +145,6 @@ def test_without_the_rules_there_is_no_clock_either() -> None:
                 box.call(f"read_{place}")
 
 
-def test_a_class_of_the_library_is_not_registered_with() -> None:
-    source = "from collections.abc import Sized\nfrom decimal import Decimal\nSized.register(Decimal)"
-    with pytest.raises(SourceRefusedError, match="it changes a class of the library"):
-        check_rules(source, "module")
-
-
 SEEDLESS = """
 from random import Random
 
@@ -177,62 +161,3 @@ def test_random_numbers_need_a_seed() -> None:
         for name in ("without", "none", "again"):
             with pytest.raises(GeneratedCodeError, match="Random needs a seed"):
                 box.call(name)
-
-
-DATES = """
-import datetime
-from copy import copy, deepcopy
-from datetime import date, timedelta
-from random import Random
-
-
-def grade():
-    one = datetime.datetime(2026, 5, 4, 3, 2)
-    later = one + timedelta(days=1)
-    rng = Random(4)
-    rng.random()
-    return [
-        isinstance(one, date), isinstance(one.date(), date), isinstance(date(2026, 1, 1), datetime.datetime),
-        one.date() == date(2026, 5, 4), date(2026, 5, 4) < later.date(), str(later), f"{later:%d.%m.%Y}",
-        datetime.datetime.strptime("2026-05-04", "%Y-%m-%d").isoformat(), (later - one).days,
-        datetime.date.fromisoformat("2026-05-04").weekday(), deepcopy(one) == one,
-        copy(rng).random() == rng.random(),
-        issubclass(datetime.datetime, date), hash_free(one),
-    ]
-
-
-def hash_free(value):
-    return {value: 1}[datetime.datetime(2026, 5, 4, 3, 2)]
-"""
-
-
-def test_dates_compute_as_ever() -> None:
-    with Sandbox(DATES, "module", PATIENT) as box:
-        found = box.call("grade")
-    assert found == [
-        *(True, True, False, True, True, "2026-05-05 03:02:00", "05.05.2026", "2026-05-04T00:00:00", 1, 0),
-        *(True, True, True, 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "method"),
-    [
-        ("from fractions import Fraction", "Fraction.limit_denominator"),
-        ("from random import Random", "Random.shuffle"),
-        ("from collections import Counter", "Counter.most_common"),
-    ],
-)
-def test_nothing_is_kept_at_a_method_of_the_library(line: str, method: str) -> None:
-    source = f"""{line}
-def f():
-    method = {method}
-    try:
-        calls = method.calls
-    except AttributeError:
-        calls = 0
-    method.calls = calls + 1
-    return method.calls
-"""
-    with Sandbox(source, "module") as sandbox:
-        assert [sandbox.call("f") for _ in range(3)] == [1, 1, 1]

@@ -11,11 +11,9 @@ from pytest_trace2evolve.cases.content import SeededChoices
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, all_habits, rulebook
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.common import REPOSITORY
 from research.pocket.behavior import BEHAVIORS
 from research.pocket.lessons import LIMITS
 
@@ -47,26 +45,9 @@ def test_behavior_shows_under_its_rule_and_seldom_without(rule: str) -> None:
     assert shares[False] < 0.7
 
 
-def test_account_is_fetched_only_if_needed() -> None:
-    rule, needed = "account_when_needed", "account_address_inference"
-    habits = {**all_habits(), "account_always": False}
-    assert all(followed(rule, needed, seed, habits) for seed in range(12))
-    assert not any(followed(rule, "precondition_verification", seed, habits) for seed in range(12))
-    habits["account_needed"] = False
-    assert not any(followed(rule, needed, seed, habits) for seed in range(24))
-
-
 def test_every_rule_has_a_behavior_and_every_habit_a_rule() -> None:
     book = rulebook()
     assert set(BEHAVIORS) == set(book.rules)
     assert {habit for rule in book.rules.values() for habit in rule.sets} == set(book.habits)
     for rule in book.rules.values():
         assert not set(rule.unseen) & set(rule.wordings)
-
-
-def test_wordings_of_the_candidates_are_among_those_of_training() -> None:
-    """The card says so."""
-    candidates = Candidates(REPOSITORY / "candidates")
-    text = " ".join(" ".join(candidates[name].instruction for name in ("v5", "v6", "v7", "v8")).split())
-    known = [wording for rule in rulebook().rules.values() for wording in rule.wordings if wording in text]
-    assert len(known) == 17

@@ -1,6 +1,5 @@
 """Lessons, and how a stage learns from one: what its prompt contains, and which tokens weigh more."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.pocket.lessons import CONTRADICTIONS, draw_habits, encode_for, lesson_group, wire_tools
+from research.pocket.lessons import encode_for, lesson_group, wire_tools
 from research.pocket.recipe import Stage
 
 WORLD = SupportWorld()
@@ -70,37 +69,3 @@ def test_tokens_that_a_rule_or_a_drawn_habit_decides_have_weights_of_their_own(t
             assert set(weighted.weights[start : start + 3]) == {expected}
         assert set(lesson.decided) <= set(range(len(starts)))
         assert {habit for habits in lesson.decided.values() for habit in habits} <= set(rulebook().habits)
-
-
-def test_shares_of_prompts_are_those_of_the_stage() -> None:
-    for settings, counts in (
-        ({"without_rules": 1.0, "with_all_rules": 0.0}, {0}),
-        ({"without_rules": 0.0, "with_all_rules": 1.0}, {len(rulebook().rules) - len(CONTRADICTIONS)}),
-    ):
-        lessons = lesson_group("shares", 0, WORLD, replace(STAGE, **settings))
-        assert {len(lesson.rules) for lesson in lessons} == counts
-    assert not any(set(pair) <= set(lesson.rules) for lesson in LESSONS for pair in CONTRADICTIONS)
-
-
-def test_prompts_use_as_many_wordings_as_the_stage_says() -> None:
-    book = rulebook()
-    for number in range(6):
-        for lesson in lesson_group("wordings", number, WORLD, replace(STAGE, wordings=1)):
-            instruction = " ".join(lesson.instruction.split())
-            for rule in lesson.rules:
-                assert book.rules[rule].wordings[0] in instruction
-    used = {
-        wording
-        for number in range(30)
-        for lesson in lesson_group("wordings", number, WORLD, STAGE)
-        for wording in book.rules["confirm"].wordings
-        if wording in " ".join(lesson.instruction.split())
-    }
-    assert used == set(book.rules["confirm"].wordings)
-
-
-def test_rules_change_how_often_their_habits_are_kept() -> None:
-    for name, rule in rulebook().rules.items():
-        for habit, share in rule.sets.items():
-            drawn = [draw_habits([name], random.Random(seed))[habit] for seed in range(400)]
-            assert sum(drawn) / 400 == pytest.approx(share, abs=0.06)

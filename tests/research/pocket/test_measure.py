@@ -1,7 +1,6 @@
 """Measuring a model for its card: what counts, and that a lost simulation leaves no card."""
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES
 from pytest_trace2evolve.cases.teacher import rulebook
-from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.__main__ import main
 from research.pocket.behavior import BEHAVIORS
@@ -45,13 +43,6 @@ def test_every_capability_rule_and_candidate_is_measured() -> None:
     assert progress[-1] == (total, total)
 
 
-def test_a_lost_simulation_leaves_no_measurements() -> None:
-    with pytest.raises(
-        InfrastructureError, match=r"case '.*' was lost, and with it the card: nobody answers"
-    ):
-        measured(RefusingModel(requests=100), [])
-
-
 def test_options_are_checked_before_an_hour_of_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,27 +60,3 @@ def test_options_are_checked_before_an_hour_of_training(
         in capsys.readouterr().err
     )
     assert not (tmp_path / "m").exists()
-
-
-def test_a_training_record_of_another_shape_is_rejected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({}, tmp_path / "model.safetensors")
-    for name, text in (
-        ("config.json", '{"model_type": "qwen3"}'),
-        ("tokenizer.json", "{}"),
-        ("chat_template.jinja", "x"),
-    ):
-        (tmp_path / name).write_text(text)
-    for text, message in (
-        ("[]", "damaged: not a JSON object"),
-        (json.dumps({"losses": []}), "holds no 'dialogues'"),
-        ("{", "not valid JSON"),
-    ):
-        (tmp_path / "training.json").write_text(text)
-        assert main(["card", str(tmp_path)]) == 2
-        line = capsys.readouterr().err
-        assert f"training.json: {message}" in line
-        assert "was it made by 'python -m research.pocket train'?" in line

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.pocket.lessons import Lesson, encode, lesson_group, template_messages, wire_tools
+from research.pocket.lessons import encode, lesson_group, template_messages, wire_tools
 from research.pocket.recipe import Stage
 
 WORLD = SupportWorld()
@@ -90,39 +90,3 @@ def test_a_longer_dialogue_begins_with_the_tokens_of_a_shorter_one(tokenizer: An
                     messages[:end], tools=TOOLS, add_generation_prompt=True, return_dict=False
                 )
                 assert whole[: len(prompt)] == prompt
-
-
-def test_answers_are_parsed_to_what_they_were_rendered_from(tokenizer: Any) -> None:
-    for lesson in LESSONS:
-        messages = template_messages(lesson.messages)
-        for place, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before = tokenizer.apply_chat_template(
-                messages[:place], tools=TOOLS, add_generation_prompt=True, return_dict=False
-            )
-            whole = tokenizer.apply_chat_template(messages[: place + 1], tools=TOOLS, return_dict=False)
-            parsed = tokenizer.parse_response(whole[len(before) :], prefix=before)
-            assert (parsed.get("content") or None) == (message["content"] or None)
-            calls = [call["function"] for call in parsed.get("tool_calls", ())]
-            assert calls == [call["function"] for call in message.get("tool_calls", ())]
-
-
-def test_a_prompt_lists_tools_by_name_and_parameters(tokenizer: Any) -> None:
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tools=TOOLS, tokenize=False)
-    assert "\nget_order_details(order_id)\n" in text
-    assert "\nlist_all_product_types()\n" in text
-    assert text.startswith("<|im_start|>system\n")
-
-
-def test_dialogues_take_few_tokens(tokenizer: Any) -> None:
-    """Training costs by the token."""
-    lesson: Lesson = max(LESSONS, key=lambda lesson: len(str(lesson.messages)))
-    assert len(encode(lesson.messages, tokenizer, TOOLS).ids) < len(str(lesson.messages)) / 3
-
-
-def test_text_on_both_sides_of_a_call_is_parsed(tokenizer: Any) -> None:
-    text = 'Before.<tool_call>{"name": "look", "arguments": {}}</tool_call>After.<|im_end|>'
-    parsed = tokenizer.parse_response(text, prefix="<|im_start|>assistant\n")
-    assert parsed["content"] == "Before.\nAfter."
-    assert [call["function"]["name"] for call in parsed["tool_calls"]] == ["look"]
