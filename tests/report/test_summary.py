@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.github import MAX_STEP_SUMMARY_BYTES, run_markdown
+from pytest_trace2evolve.report.github import run_markdown
 from pytest_trace2evolve.report.summary import read_summary, reproduction_command
 from tests.plugin.conftest import SUITE, DeskProject
 
@@ -99,30 +99,6 @@ def test_a_summary_that_cannot_be_written_is_told_and_changes_no_status(
             f"trace2evolve: the job's summary (GITHUB_STEP_SUMMARY) could not be written: *{stands}",
         ]
     )
-
-
-def test_a_full_job_summary_is_told(project: DeskProject, step: Path) -> None:
-    project.baseline("v0")
-    step.write_text("x" * (MAX_STEP_SUMMARY_BYTES - 100), encoding="utf-8")
-    result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines(
-        [f"*the step's summary holds {MAX_STEP_SUMMARY_BYTES - 100} bytes already, *"]
-    )
-    assert result.ret == 0
-    assert step.stat().st_size == MAX_STEP_SUMMARY_BYTES - 100
-
-
-def test_a_nearly_full_job_summary_is_filled_to_its_limit_at_most(project: DeskProject, step: Path) -> None:
-    project.baseline("v0")
-    step.write_text("x" * (MAX_STEP_SUMMARY_BYTES - 5_000), encoding="utf-8")
-    project.run("--candidate=v1")
-    assert MAX_STEP_SUMMARY_BYTES - 5_000 < step.stat().st_size <= MAX_STEP_SUMMARY_BYTES
-
-
-def test_a_folder_is_no_summary(project: DeskProject) -> None:
-    result = project.run("--candidate=v1", "--t2e-summary=suites")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --t2e-summary suites is a folder; name a file"])
 
 
 def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.training.recipe import PRESETS, Recipe, VllmSettings, read_recipe, recipe_toml
+from pytest_trace2evolve.training.recipe import Recipe, VllmSettings, read_recipe, recipe_toml
 from pytest_trace2evolve.training.rollouts import scenario_rows
 
 
@@ -37,23 +37,6 @@ def test_an_impossible_recipe_is_named(tmp_path: Path, toml: str, expected: str)
         read_recipe("pocket", config)
     assert str(error.value).startswith(f"{config}: ")
     assert expected in str(error.value)
-
-
-def test_presets_and_options_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match=r"^--preset tpu: must be one of pocket, gpu, paper$"):
-        read_recipe("tpu")
-    with pytest.raises(ConfigError, match=r"^preset pocket: steps: Input should be greater than or equal to"):
-        read_recipe("pocket", steps=0)
-
-
-def test_presets_change_the_defaults() -> None:
-    assert set(PRESETS) == {"pocket", "gpu", "paper"}
-    assert read_recipe("pocket") == Recipe()
-    gpu = read_recipe("gpu", seed=7)
-    assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
-    paper = read_recipe("paper")
-    assert (paper.groups, paper.rollouts, paper.rate, paper.loss) == (64, 16, 1e-5, "grpo")
-    assert (paper.rank, paper.alpha, paper.clip_low, paper.clip_high) == (16, 16, 0.2, 0.2)
 
 
 def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
