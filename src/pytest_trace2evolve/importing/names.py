@@ -31,15 +31,15 @@ def common_words() -> frozenset[str]:
     return _words("common_words.txt")[0]
 
 
-def ambiguous_words() -> frozenset[str]:
-    """Return common words that are also names, such as Mark."""
-    return _words("common_words.txt")[1]
+def is_ordinary(word: str) -> bool:
+    """Whether a word in lower case is a common word, perhaps one that is also a name, such as Mark."""
+    return any(word in words for words in _words("common_words.txt"))
 
 
 @functools.cache
 def first_names() -> frozenset[str]:
     """Return common first names that are not ordinary words."""
-    return _words("first_names.txt")[0] - common_words() - ambiguous_words()
+    return _words("first_names.txt")[0].difference(*_words("common_words.txt"))
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -18,62 +18,19 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from pytest_trace2evolve.importing import detect
 from pytest_trace2evolve.importing.conversation import inner_json
-from pytest_trace2evolve.importing.detect import (
-    ADDRESS,
-    BIRTH,
-    CARD,
-    DOMAIN,
-    EMAIL,
-    IBAN,
-    ID,
-    IP,
-    NAME,
-    PHONE,
-    PRODUCT,
-    REPLACED,
-    SECRET,
-    TOKEN,
-    Span,
-    alphanumeric,
-    digits_of,
-    formal_spans,
-    has_letters,
-    kind_of_field,
-    labelled_ids,
-    loose_spans,
-    pairs_in,
-    plain_address,
-    plain_email,
-    plain_id,
-)
-from pytest_trace2evolve.importing.names import (
-    LETTERS,
-    PARTICLES,
-    ambiguous_words,
-    common_words,
-    folded,
-    name_spans,
-    word_set,
-)
-from pytest_trace2evolve.importing.replacements import (
-    laid_out,
-    made_address,
-    made_birth_date,
-    made_card,
-    made_iban,
-    made_id,
-    made_ip,
-    made_phone,
-)
+from pytest_trace2evolve.importing.detect import CARD, EMAIL, ID, NAME, Span, digits_of, has_letters, plain_id
+from pytest_trace2evolve.importing.names import LETTERS, PARTICLES, folded, is_ordinary, name_spans, word_set
+from pytest_trace2evolve.importing.replacements import LAID_OUT, RULES, laid_out, made_id
 
 _SHARED_MAILBOXES = word_set("info support sales contact hello help service admin office mail noreply")
-_SEARCHED = frozenset((NAME, EMAIL, IP, IBAN))
+_SEARCHED = frozenset((NAME, EMAIL, detect.IP, detect.IBAN))
 """Kinds of fields whose text is searched; the whole text of fields of other kinds is replaced."""
 
 CUSTOMER = "customer_said"
@@ -157,8 +114,8 @@ class Redactor:
                 self._learn(item, path, siblings, scope)
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             text = str(value)
-            kind = kind_of_field(path, siblings, text) if path else ""
-            if kind == PRODUCT:
+            kind = detect.kind_of_field(path, siblings, text) if path else ""
+            if kind == detect.PRODUCT:
                 scope.kept_ids.add(plain_id(text))
             elif kind:
                 self._remember(kind, text, scope)
@@ -170,7 +127,7 @@ class Redactor:
             self._learn(inner, (), {}, scope)
             return
         for form in dict.fromkeys((text, _decoded(text))):
-            for kind, value in pairs_in(form):
+            for kind, value in detect.pairs_in(form):
                 self._remember(kind, value, scope)
             for span in self._find(form, scope, _found_names(form, by_form=by_form)):
                 self._remember(span.kind, form[span.start : span.end], scope)
@@ -178,21 +135,21 @@ class Redactor:
     def _remember(self, kind: str, text: str, scope: Scope) -> None:
         """Remember a value, so that it is replaced wherever it occurs in the conversation."""
         text = text.strip()
-        if not text or self._stays(text) or REPLACED.fullmatch(text):
+        if not text or self._stays(text) or detect.REPLACED.fullmatch(text):
             return
         if kind == NAME:
             self._remember_name(text, scope)
             return
-        self._originals.add(alphanumeric(text))
+        self._originals.add(detect.alphanumeric(text))
         digits = digits_of(text)
         if len(digits) >= 7 and not has_letters(text):
             self._number_kinds.setdefault(digits[-9:], kind)
         if kind == EMAIL:
-            whole = plain_email(text)
+            whole = detect.plain_email(text)
             local = whole.partition("@")[0]
             if len(local) > 2 and local not in _SHARED_MAILBOXES:
                 scope.values.setdefault(local, EMAIL)
-                self._originals.add(alphanumeric(local))
+                self._originals.add(detect.alphanumeric(local))
                 self._mailboxes.setdefault(local, whole)
         elif kind == CARD and len(digits) >= 12:
             self._cards.setdefault(digits[-4:], digits)
@@ -200,7 +157,7 @@ class Redactor:
             plain = plain_id(text)
             if len(plain) >= 4 or (len(plain) >= 2 and not plain.isdigit()):
                 scope.values.setdefault(plain, kind)
-        elif kind in (ADDRESS, BIRTH, SECRET) and len(text) >= 4:
+        elif kind in (detect.ADDRESS, detect.BIRTH, detect.SECRET) and len(text) >= 4:
             scope.phrases.setdefault(text, kind)
 
     def _remember_name(self, text: str, scope: Scope) -> None:
@@ -210,7 +167,7 @@ class Redactor:
             self._originals.add(key)
             if not _is_cased(part):
                 scope.phrases.setdefault(part, NAME)
-            elif len(part) < 3 or key in common_words() or key in ambiguous_words():
+            elif len(part) < 3 or is_ordinary(key):
                 if scope.names.get(key) != set():
                     spellings = {part, part.capitalize(), part.upper()} - {part.lower()}
                     scope.names.setdefault(key, set()).update(spellings)
@@ -219,7 +176,7 @@ class Redactor:
         if len(parts) == 2 and all(map(_is_cased, parts)):
             first, last = map(folded, parts)
             for joined, keys in ((first + last, (first, last)), (first[0] + last, (last,))):
-                if len(joined) >= 6 and joined not in common_words():
+                if len(joined) >= 6 and not is_ordinary(joined):
                     scope.joined_names.setdefault(joined, keys)
 
     def _stays(self, text: str) -> bool:
@@ -253,8 +210,8 @@ class Redactor:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return value
         text = str(value)
-        kind = kind_of_field(path, siblings, text) if path else ""
-        if kind and kind != PRODUCT and self._is_whole(kind, text.strip(), scope):
+        kind = detect.kind_of_field(path, siblings, text) if path else ""
+        if kind and kind != detect.PRODUCT and self._is_whole(kind, text.strip(), scope):
             new = text.replace(text.strip(), self._replacement(kind, text.strip(), scope))
         elif isinstance(value, str):
             return self.redact_text(value, scope, facts)
@@ -266,7 +223,7 @@ class Redactor:
 
     def _is_whole(self, kind: str, text: str, scope: Scope) -> bool:
         """Whether the whole text of a field is replaced, not only the values found in it."""
-        if not text or self._stays(text) or REPLACED.fullmatch(text):
+        if not text or self._stays(text) or detect.REPLACED.fullmatch(text):
             return False
         is_mailbox = kind == EMAIL and "@" not in text and text.casefold() in scope.values
         return is_mailbox or kind not in _SEARCHED
@@ -328,20 +285,20 @@ class Redactor:
         phrases = sorted(scope.phrases.items(), key=lambda item: -len(item[0])) if is_known else []
         for pattern, kind in (
             *stay,
-            (REPLACED, ""),
+            (detect.REPLACED, ""),
             *own,
             *((phrase_pattern(phrase), kind) for phrase, kind in phrases),
         ):
             for match in pattern.finditer(text):
                 yield Span(*match.span(), kind)
-        yield from formal_spans(text)
+        yield from detect.formal_spans(text)
         has_digit = any(map(str.isdigit, text))
-        ids = [*labelled_ids(text)]
+        ids = [*detect.labelled_ids(text)]
         if is_known and scope.values:
-            for match in TOKEN.finditer(text):
+            for match in detect.TOKEN.finditer(text):
                 known = scope.values.get(plain_id(match[0])) or scope.values.get(match[0].casefold())
                 ids += [Span(*match.span(), known)] if known else []
-        ids += loose_spans(text) if has_digit else ()
+        ids += detect.loose_spans(text) if has_digit else ()
         yield from (span for span in ids if plain_id(text[span.start : span.end]) not in scope.kept_ids)
         yield from names
 
@@ -352,63 +309,42 @@ class Redactor:
         if text in self._issued:
             return text
         digits = digits_of(text)
-        if kind in (PHONE, ID, CARD) and not has_letters(text) and len(digits) >= 7:
+        if kind in (detect.PHONE, ID, CARD) and not has_letters(text) and len(digits) >= 7:
             kind = self._number_kinds.get(digits[-9:], kind)
-        make = self._make_replacement
         if kind == NAME:
             new = self._name(text, scope)
         elif kind == EMAIL:
-            whole = plain_email(text)
-            new = make(EMAIL, self._mailboxes.get(whole, whole), lambda number: f"user{number}")
+            whole = detect.plain_email(text)
+            new = self._make(EMAIL, self._mailboxes.get(whole, whole))
             new += "@example.com" if "@" in whole else ""
-        elif kind == PHONE:
-            # The last digits are the same with and without a calling code.
-            new = laid_out(text, make(PHONE, digits[-9:], functools.partial(made_phone, len(digits[-9:]))))
-        elif kind == CARD:
-            new = laid_out(text, self._card(digits))
-        elif kind == IBAN:
-            plain = alphanumeric(text).upper()
-            new = laid_out(text, make(IBAN, plain, functools.partial(made_iban, plain[:2], len(plain))))
-        elif kind == DOMAIN:
-            new = "example.com"
-        elif kind == IP:
-            new = make(IP, text.casefold(), functools.partial(made_ip, ":" in text))
-        elif kind == ADDRESS:
-            new = make(ADDRESS, plain_address(text), functools.partial(made_address, text))
-        elif kind == BIRTH:
-            new = make(BIRTH, text, made_birth_date)
-        elif kind == SECRET:
-            new = make(SECRET, text, lambda number: f"secret{number}")
+        elif kind in LAID_OUT:
+            is_end = kind == CARD and len(digits) == 4
+            new = laid_out(text, self._make(kind, self._cards.get(digits, text) if is_end else text))
+        elif kind in RULES:
+            new = self._make(kind, text)
         else:
-            bare = text.removeprefix("#")
-            new = make(kind, plain_id(bare), functools.partial(made_id, bare.upper()))
-            new = text[: len(text) - len(bare)] + (new.lower() if text.islower() else new)
+            new = self._make(kind, text.removeprefix("#"))
+            new = "#" * text.startswith("#") + (new.lower() if text.islower() else new)
         self._issued.add(new)
         return new
 
     def _name(self, text: str, scope: Scope) -> str:
         key = folded(text)
         parts = (key,) if key in scope.names else scope.joined_names.get(key, (key,))
-        new = "".join(self._make_replacement(NAME, part, lambda number: f"Name{number}") for part in parts)
+        new = "".join(self._make(NAME, part) for part in parts)
         return new.lower() if text.islower() else new.upper() if text.isupper() and len(text) > 1 else new
 
-    def _card(self, digits: str) -> str:
-        if len(digits) != 4:
-            return self._make_replacement(CARD, digits, functools.partial(made_card, len(digits)))
-        if digits in self._cards:
-            return self._card(self._cards[digits])[-4:]
-        return self._make_replacement(CARD, digits, lambda number: str(9000 + number)[-4:])
-
-    def _make_replacement(self, kind: str, key: str, make: Callable[[int], str]) -> str:
-        """The replacement of a canonical value, made from the next free number of its form."""
-        existing = self._replacements.get((kind, key))
-        if existing is not None:
-            return existing
-        form = f"{kind} {make(0)}"
+    def _make(self, kind: str, text: str) -> str:
+        """The replacement of the canonical form of a text, made from the next free number of its form."""
+        canonical, make = RULES.get(kind, (plain_id, lambda _, number: made_id(text.upper(), number)))
+        key = canonical(text)
+        if (kind, key) in self._replacements:
+            return self._replacements[kind, key]
+        form = f"{kind} {make(key, 0)}"
         while True:
             self._numbers[form] += 1
-            new = make(self._numbers[form])
-            if alphanumeric(new) not in self._originals:
+            new: str = make(key, self._numbers[form])
+            if detect.alphanumeric(new) not in self._originals or kind == detect.DOMAIN:
                 break
         self._replacements[kind, key] = new
         self.counts[kind] += 1

@@ -2,9 +2,11 @@
 
 import ipaddress
 import re
+from collections.abc import Callable
 from datetime import date, timedelta
 
-from pytest_trace2evolve.importing.detect import passes_luhn
+from pytest_trace2evolve.importing import detect
+from pytest_trace2evolve.importing.detect import alphanumeric, digits_of, passes_luhn, plain_address
 
 
 def laid_out(text: str, characters: str) -> str:
@@ -16,44 +18,42 @@ def laid_out(text: str, characters: str) -> str:
     return "".join(result)
 
 
-def made_phone(length: int, number: int) -> str:
+def _phone(digits: str, number: int) -> str:
     """A telephone number not in use: of nine digits, the end is from the range for fiction."""
-    if length == 9:
-        return f"{1 + number // 100 % 99:02d}55501{number % 100:02d}"
-    return "555" + str(number).zfill(max(1, length - 3))
+    if len(digits) == 9:
+        return f"{20 + number // 100 % 80}55501{number % 100:02d}"
+    return "555" + str(number).zfill(max(1, len(digits) - 3))
 
 
-def made_card(length: int, number: int) -> str:
-    """A card number with a valid check digit, in a range that is not issued."""
-    body = "4000" + str(number).zfill(length - 5)
+def _card(digits: str, number: int) -> str:
+    """A card number with a valid check digit, in a range that is not issued; of four digits, any number."""
+    if len(digits) == 4:
+        return str(9000 + number)[-4:]
+    body = "4000" + str(number).zfill(len(digits) - 5)
     return next(body + digit for digit in "0123456789" if passes_luhn(body + digit))
 
 
-def made_iban(country: str, length: int, number: int) -> str:
+def _iban(plain: str, number: int) -> str:
     """An IBAN with valid check digits, and zeros in place of the bank."""
-    account = str(number).zfill(length - 4)
+    country, account = plain[:2], str(number).zfill(len(plain) - 4)
     value = int("".join(str(int(character, 36)) for character in f"{account}{country}00"))
     return f"{country}{98 - value % 97:02d}{account}"
 
 
-def made_ip(is_ipv6: bool, number: int) -> str:
+def _ip(text: str, number: int) -> str:
     """An IP address from a block reserved for documentation; IPv4 continues in 240.0.0.0/4."""
-    if is_ipv6:
+    if ":" in text:
         return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
     return f"192.0.2.{number}" if number < 255 else str(ipaddress.IPv4Address((240 << 24) + number))
 
 
-def made_address(text: str, number: int) -> str:
+def _address(plain: str, number: int) -> str:
     """A unit, a postcode of the same form, or a street."""
-    if re.match(r"(?i)\s*(?:apt|apartment|suite|ste|unit|flat|floor|fl|#)\b", text):
+    if re.match(r"(?:apt|apartment|suite|ste|unit|flat|floor|fl)\b", plain):
         return f"Unit {number} Example"
-    if len(text.split()) <= 2 and len(text) <= 10 and re.fullmatch(r"[\w -]+", text):
-        return made_id(text, number)
+    if len(plain.split()) <= 2 and len(plain) <= 10:
+        return made_id(plain.upper(), number)
     return f"{100 + number} Example Street"
-
-
-def made_birth_date(number: int) -> str:
-    return (date(1900, 1, 1) + timedelta(days=max(number, 1) - 1)).isoformat()
 
 
 def made_id(text: str, number: int) -> str:
@@ -63,3 +63,21 @@ def made_id(text: str, number: int) -> str:
     if match := re.fullmatch(r"([A-Za-z]{0,4}[-_/ .]?)(\d+)", text):
         return f"{match[1]}9{str(number).zfill(len(match[2]) - 1)}"
     return f"X9{str(number).zfill(max(2, min(len(text), 12) - 2))}"
+
+
+RULES: dict[str, tuple[Callable[[str], str], Callable[[str, int], str]]] = {
+    detect.NAME: (str, lambda _, number: f"Name{number}"),
+    detect.EMAIL: (str, lambda _, number: f"user{number}"),
+    detect.PHONE: (lambda text: digits_of(text)[-9:], _phone),  # the same with and without a calling code
+    detect.CARD: (digits_of, _card),
+    detect.IBAN: (lambda text: alphanumeric(text).upper(), _iban),
+    detect.DOMAIN: (lambda _: "", lambda _, number: "example.com"),
+    detect.IP: (str.casefold, _ip),
+    detect.ADDRESS: (plain_address, _address),
+    detect.BIRTH: (str, lambda _, number: (date(1900, 1, 1) + timedelta(max(number, 1) - 1)).isoformat()),
+    detect.SECRET: (str, lambda _, number: f"secret{number}"),
+}
+"""By kind, what makes the canonical form of a value, and what makes a replacement of it from a number."""
+
+LAID_OUT = frozenset((detect.PHONE, detect.CARD, detect.IBAN))
+"""Kinds whose replacements have the layout of the value."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_trace2evolve.importing.conversation import (
+    Call,
     Conversation,
     Damage,
     DamagedError,
@@ -35,12 +36,12 @@ class _Group:
 
     Attributes:
         model_calls: The start and the turns of each call.
-        tools: The start, the tool's name, the id of the call if known, and whether it failed.
+        failed_ids: The ids of the tool calls that failed.
     """
 
     place: str
     model_calls: list[tuple[str, list[Turn]]] = field(default_factory=list)
-    tools: list[tuple[str, str, str, bool]] = field(default_factory=list)
+    failed_ids: set[str] = field(default_factory=set)
     metadata: Item = field(default_factory=dict)
     damage: str = ""
 
@@ -51,7 +52,10 @@ def _read_groups(groups: dict[str, _Group]) -> Conversations:
             yield Damage(group.place, group.damage)
         elif group.model_calls:
             snapshots = [turns for _, turns in sorted(group.model_calls, key=lambda call: call[0])]
-            turns = _with_failures(_merged(snapshots), sorted(group.tools))
+            turns = [
+                replace(turn, calls=tuple(_marked(call, group.failed_ids) for call in turn.calls))
+                for turn in _merged(snapshots)
+            ]
             try:
                 yield conversation_of(group.place, turns, group.metadata)
             except DamagedError as error:
@@ -82,29 +86,8 @@ def _merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
     return max(threads, key=len, default=[])
 
 
-def _with_failures(turns: list[Turn], tools: list[tuple[str, str, str, bool]]) -> list[Turn]:
-    """Mark the calls whose tools failed.
-
-    Tools without the id of a call are those of the last calls of their name, in the same order.
-    """
-    failed_ids = {call_id for _, _, call_id, failed in tools if call_id and failed}
-    outcomes: dict[str, list[bool]] = {}
-    for _, name, call_id, failed in tools:
-        if not call_id:
-            outcomes.setdefault(name, []).append(failed)
-    marked_turns: list[Turn] = []
-    for turn in reversed(turns):
-        calls = [
-            replace(
-                call,
-                failed=call.failed
-                or call.id in failed_ids
-                or bool(outcomes.get(call.name) and outcomes[call.name].pop()),
-            )
-            for call in reversed(turn.calls)
-        ]
-        marked_turns.append(replace(turn, calls=tuple(reversed(calls))))
-    return marked_turns[::-1]
+def _marked(call: Call, failed_ids: set[str]) -> Call:
+    return replace(call, failed=call.failed or call.id in failed_ids)
 
 
 # ---- OpenTelemetry
@@ -141,8 +124,8 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
         attributes = span["attributes"]
         location = ", ".join(part for part in (place, f"span {number}") if part)
         key = conversations.get(span["trace"]) or str(span["trace"])
-        if span["tool"]:
-            groups.setdefault(key, _Group(location)).tools.append(span["tool"])
+        if span["failed_id"]:
+            groups.setdefault(key, _Group(location)).failed_ids.add(span["failed_id"])
         try:
             # The events of a span that is not in the log stand for the span.
             turns = _turns_of_span(attributes, events.pop((span["trace"], span["id"]), []))
@@ -160,7 +143,6 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
 
 _EXPORTS = (
     ("resourceSpans", "scopeSpans", "spans"),
-    ("resource_spans", "scope_spans", "spans"),
     ("resourceLogs", "scopeLogs", "logRecords"),
 )
 
@@ -191,7 +173,7 @@ def _list(value: Any, name: str) -> list[Any]:
 
 
 def _span(span: Any) -> Item:
-    """Return a span or log record: its trace, id, start, attributes, named events, and tool."""
+    """Return a span or log record: its trace, id, start, attributes, named events, and the failed call."""
     if not isinstance(span, dict):
         raise DamagedError(f"holds a span that is {kind_name(span)}, not an object")
     context = span.get("context")
@@ -209,7 +191,7 @@ def _span(span: Any) -> Item:
         "observedTimeUnixNano",
     )
     start = next((span[name] for name in names if span.get(name) not in (None, "", "0")), "")
-    tool = None
+    failed_id = ""
     if "body" in span and "start_time" not in span:  # a log record
         body = _plain_value(span["body"])
         name = _get(span, "eventName", "event_name") or attributes.get("event.name")
@@ -223,18 +205,12 @@ def _span(span: Any) -> Item:
             for event in _list({"events": span.get("events") or []}, "events")
             if isinstance(event, dict)
         ]
-        if "gen_ai.tool.name" in attributes:
-            tool = _tool(attributes, str(start), has_failed({**attributes, "status": span.get("status")}))
+        if has_failed({**attributes, "status": span.get("status")}):
+            failed_id = str(attributes.get("gen_ai.tool.call.id") or "")
     return {
         "trace": trace, "id": identity, "start": str(start).rjust(20, "0"), "attributes": attributes,
-        "events": events, "tool": tool,
+        "events": events, "failed_id": failed_id,
     }  # fmt: skip
-
-
-def _tool(attributes: Item, start: str, failed: bool) -> tuple[str, str, str, bool]:
-    """The start of a tool's execution, its name, the id of its call, and whether it failed."""
-    name, call_id = (str(attributes.get(f"gen_ai.tool.{field}") or "") for field in ("name", "call.id"))
-    return start.rjust(20, "0"), name.removeprefix("execute_tool "), call_id, failed
 
 
 def _attributes(value: Any) -> Item:
@@ -381,12 +357,6 @@ def _add_observation(group: _Group, observation: Any) -> None:
     if not isinstance(observation, dict):
         raise DamagedError(f"has an observation that is {kind_name(observation)}, not an object")
     start = str(_get(observation, "startTime", "start_time", "timestamp") or "")
-    if observation.get("type") == "TOOL":
-        metadata = _decoded(observation.get("metadata"))
-        attributes = metadata.get("attributes") if isinstance(metadata, dict) else None
-        attributes = attributes if isinstance(attributes, dict) else {}
-        known = {"gen_ai.tool.name": observation.get("name"), **attributes}
-        group.tools.append(_tool(known, start, has_failed(observation)))
     if observation.get("type") == "GENERATION":
         request, answer = (_decoded(observation.get(name)) for name in ("input", "output"))
         if turns := turns_of_model_call(request, answer):
