@@ -16,10 +16,19 @@ COUNTS = {
     "name": 64, "email": 64, "phone": 62, "address": 62, "card": 62, "iban": 62, "id": 62, "ip": 62,
 }  # fmt: skip
 
-_STARTS = ("Vor Zel Mir Tash Quon Bre Ilv Dra Fen Yor Hax Lun Wex Oph Kri Jan").split()
+_STARTS = [
+    "Vor", "Zel", "Mir", "Tash", "Quon", "Bre", "Ilv", "Dra", "Fen", "Yor", "Hax", "Lun", "Wex", "Oph",
+    "Kri", "Jan",
+]  # fmt: skip
 _MIDDLES = "aeiou"
-_ENDS = ("ndel vick strom fane zani lakis novic berg quist mann thorpe daan reth ñez gård šek").split()
-_STREETS = ("Elm Oakhurst Birchwood Larkspur Juniper Foxglove Heron Willowbank Cresthaven Ashgrove").split()
+_ENDS = [
+    "ndel", "vick", "strom", "fane", "zani", "lakis", "novic", "berg", "quist", "mann", "thorpe",
+    "daan", "reth", "ñez", "gård", "šek",
+]  # fmt: skip
+_STREETS = [
+    "Elm", "Oakhurst", "Birchwood", "Larkspur", "Juniper", "Foxglove", "Heron", "Willowbank",
+    "Cresthaven", "Ashgrove",
+]  # fmt: skip
 _KINDS = ("Street", "Avenue", "Road", "Lane", "Drive")
 _DOMAINS = ("gmail.com", "mailbox.org", "web.de", "corp.example.net", "yahoo.co.uk")
 
