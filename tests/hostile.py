@@ -58,17 +58,3 @@ def alive(markdown: str) -> list[str]:
 def headings(markdown: str) -> int:
     """How many headings a page has."""
     return sum(token.type == "heading_open" for token in page(markdown))
-
-
-def row_lengths(markdown: str) -> set[int]:
-    """How many cells the rows of its tables have: (of each table's rows, one set)."""
-    lengths: set[int] = set()
-    cells = 0
-    for token in page(markdown):
-        if token.type == "tr_open":
-            cells = 0
-        elif token.type in ("td_open", "th_open"):
-            cells += 1
-        elif token.type == "tr_close":
-            lengths.add(cells)
-    return lengths

@@ -1,36 +1,18 @@
-"""Renders a run as Markdown for GitHub: a job's summary, or a comment on a pull request."""
+"""Renders a run as Markdown for GitHub: its decision as a heading, and its report as a block of code.
 
+Task ids, names and notes may come from a model or from a stranger's pull request. In code, GitHub renders no
+link, image, mention, reference or HTML.
+"""
+
+import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from pytest_trace2evolve.records.verdict import (
-    CheckResult,
-    CheckStatus,
-    Decision,
-    Estimand,
-    RunSummary,
-    SideFigures,
-    SuiteSummary,
-    UsageRatio,
-    Verdict,
-)
-from pytest_trace2evolve.report.conclusion import (
-    FIXED_TASKS_TEXT,
-    headline,
-    needed_evidence_text,
-    ratio_text,
-    usage_figure,
-)
-from pytest_trace2evolve.report.markdown import (
-    MAX_TEXT_LENGTH,
-    code_span,
-    fenced_block,
-    format_figure,
-    name_list,
-    render_table,
-    table_cell,
-)
+from pytest_trace2evolve.errors import shorten
+from pytest_trace2evolve.records.verdict import Decision, RunSummary
+from pytest_trace2evolve.report.conclusion import headline
+from pytest_trace2evolve.report.verdict import run_report
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_file
 
 MAX_COMMENT_BYTES = 65_536
 """GitHub's limit for a comment, in characters. A text never has fewer bytes than characters."""
@@ -41,33 +23,19 @@ MAX_STEP_SUMMARY_BYTES = 1 << 20
 MIN_VERDICT_BYTES = 4_096
 """The smallest allowed limit in bytes, into which a verdict always fits."""
 
+MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 240, 400
+"""Maximum lengths of an untrusted name and of an untrusted sentence, in characters."""
+
+MAX_CLIPPED_LENGTH = 1_000
+"""Maximum length of a text of the report, in characters."""
+
+REPORT_WIDTH = 110
+"""Columns of the report."""
+
 _DECISION_SIGNS = {Decision.PROMOTE: "✅", Decision.DISCARD: "❌", Decision.INCONCLUSIVE: "⚠️"}
-_STATUS_TEXTS = {
-    CheckStatus.PASS: "✅ pass",
-    CheckStatus.FAIL: "❌ fail",
-    CheckStatus.UNDECIDED: "⚠️ undecided",
-    CheckStatus.NOT_APPLICABLE: "n/a",
-}
 
-
-@dataclass(frozen=True)
-class _DetailLevel:
-    """The level of detail of a report.
-
-    Attributes:
-        max_names: The maximum number of names shown for each list of tasks.
-        has_details: Whether to include the details of checks, the figures of both sides, ways to settle a
-            verdict, notes and the command.
-    """
-
-    max_names: int
-    has_details: bool = True
-
-
-_DETAIL_LEVELS = (
-    *(_DetailLevel(max_names) for max_names in (100, 25, 5, 0)),
-    _DetailLevel(0, has_details=False),
-)
+_NON_SPACE_BLANK = re.compile(r"[^\S ]")
+"""White space other than the plain space, such as newlines, tabs and wide spaces."""
 
 
 def run_markdown(
@@ -75,9 +43,7 @@ def run_markdown(
 ) -> str:
     """Render a run, verdict first, as Markdown of at most `max_bytes` bytes in UTF-8.
 
-    If the text is too long, lists of tasks are cut first, and then details are left out. The verdict and the
-    tables of checks remain. If the tables alone are too long, only the worst splits are kept, and the others
-    are counted.
+    If the text is too long, the figures of the checks are left out, and then all but the conclusion.
 
     Args:
         summary: The run; its texts are shown as code.
@@ -88,62 +54,35 @@ def run_markdown(
     Raises:
         ValueError: head, foot and the verdict do not fit into the limit.
     """
-    for detail in _DETAIL_LEVELS:
-        parts = [text for _, text in _render_splits(summary, detail)]
-        text = _join_parts(summary, parts, head, foot, has_details=detail.has_details)
-        if _fits(text, max_bytes):
+    summary = RunSummary.model_validate(_clip(summary.model_dump(mode="json")))
+    parts = [head, f"## {_headline(summary)}"]
+    parts += [f"⚠️ Changes of tasks, baselines or policies: {len(summary.changes)}"] if summary.changes else []
+    command = f"\n\nto reproduce: {shlex.join(summary.command)}" if summary.command else ""
+    for verbosity in (1, 0, -1):
+        report = run_report(summary, (), width=REPORT_WIDTH, has_colour=False, verbosity=verbosity)
+        text = _join([*parts, code_block(report + command), foot])
+        if len(text.encode()) <= max_bytes:
             return text
-    # The sort is stable, so equally bad splits keep the order of the run.
-    worst_first = [
-        text for _, text in sorted(_render_splits(summary, _DETAIL_LEVELS[-1]), key=lambda split: split[0])
-    ]
-    low, high = 0, len(worst_first)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _fits(_render_worst_splits(summary, worst_first, middle, head, foot), max_bytes):
-            low = middle
-        else:
-            high = middle - 1
-    text = _render_worst_splits(summary, worst_first, low, head, foot)
-    if not _fits(text, max_bytes):
+        command = ""
+    note = "*Shortened: the rest is in the run's evidence and log.*"
+    room = max_bytes - len(_join([*parts, note, foot]).encode()) - 2
+    if room < 0:
         raise ValueError(f"{max_bytes} bytes are too few for a verdict")
-    return text
+    block = code_block(report).encode()[:room].decode(errors="ignore")
+    return _join([*parts, block, note, foot])
 
 
-def _fits(text: str, max_bytes: int) -> bool:
-    return len(text.encode("utf-8")) <= max_bytes
+def _clip(value: Any) -> Any:
+    """Shorten every text in a JSON value, because a foreign one may be megabytes long."""
+    if isinstance(value, dict):
+        return {key: _clip(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clip(item) for item in value]
+    return shorten(value, MAX_CLIPPED_LENGTH) if isinstance(value, str) else value
 
 
-def _render_worst_splits(summary: RunSummary, splits: Sequence[str], count: int, head: str, foot: str) -> str:
-    n_omitted = len(splits) - count
-    omission_note = [f"*and {n_omitted} more splits*"] if n_omitted else []
-    return _join_parts(summary, [*splits[:count], *omission_note], head, foot, has_details=False)
-
-
-def _join_parts(
-    summary: RunSummary, splits: Sequence[str], head: str, foot: str, *, has_details: bool
-) -> str:
-    used_text = f"used: {code_span(summary.used, MAX_TEXT_LENGTH)}" if summary.used else ""
-    evidence = f"evidence: {code_span(summary.evidence, MAX_TEXT_LENGTH)}" if summary.evidence else ""
-    page = f"page: {code_span(summary.page, MAX_TEXT_LENGTH)}" if summary.page else ""
-    changed_lines = [f"- ⚠️ changed: {code_span(text, MAX_TEXT_LENGTH)}" for text in summary.changes]
-    if changed_lines and not has_details:
-        changed_lines = [f"⚠️ Changes of tasks, baselines or policies: {len(changed_lines)}"]
-    changes = "\n".join(changed_lines)
-    parts = [
-        head,
-        f"## {_headline(summary)}",
-        changes,
-        " · ".join(filter(None, (used_text, evidence, page))),
-        *splits,
-    ]
-    if has_details:
-        parts.append("\n".join(f"- note: {code_span(note, MAX_TEXT_LENGTH)}" for note in summary.notes))
-        if summary.command:
-            parts.append("To reproduce:\n\n" + fenced_block(shlex.join(summary.command)))
-    elif summary.command or summary.notes:
-        parts.append("*Shortened: figures, notes and the command are in the run's evidence and log.*")
-    return "\n\n".join(part for part in [*parts, foot] if part) + "\n"
+def _join(parts: list[str]) -> str:
+    return "\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
 def _headline(summary: RunSummary) -> str:
@@ -158,143 +97,24 @@ def _headline(summary: RunSummary) -> str:
     return f"{decision}: {headline(summary, code_span, 'its baseline')}"
 
 
-def _split_name(suite: str, verdict: Verdict) -> str:
-    """Return the suite and split of a verdict."""
-    return " · ".join(code_span(name) for name in (verdict.suite or suite, verdict.split) if name)
+def code_span(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Render an untrusted text as a code span of one line, cut to `max_length` characters."""
+    # Cut first, because a text may be megabytes long. Collapsing white space then shortens it only a little.
+    line = " ".join(_escape_invisible(text[: 2 * max_length]).split())
+    clipped = line if len(line) <= max_length else line[: max_length - 1] + "…"
+    if not clipped:
+        return "*(empty)*"
+    fence = "`" * (max((len(run) for run in re.findall("`+", clipped)), default=0) + 1)
+    # A backtick at either end would join the fence; CommonMark strips one space from both ends.
+    padding = " " if clipped[0] == "`" or clipped[-1] == "`" else ""
+    return f"{fence}{padding}{clipped}{padding}{fence}"
 
 
-def _render_splits(summary: RunSummary, detail: _DetailLevel) -> list[tuple[int, str]]:
-    """Render each split, with its rank. The worst split has the lowest rank."""
-    ranked_parts: list[tuple[int, str]] = []
-    for suite in summary.suites:
-        if not suite.verdicts:
-            text = f"### {code_span(suite.name)}: no verdict\n\n{code_span(suite.reason, MAX_TEXT_LENGTH)}"
-            if suite.left_out:
-                text += "\n\n" + name_list("Left out", suite.left_out, detail.max_names, MAX_TEXT_LENGTH)
-            ranked_parts.append((len(Decision) + 1, text))
-        for verdict in suite.verdicts:
-            rank = verdict.decision.rank if verdict.decision else len(Decision)
-            ranked_parts.append((rank, _render_split(suite, verdict, summary, detail)))
-    return ranked_parts
+def code_block(text: str) -> str:
+    """Render an untrusted text as an indented code block that keeps its lines."""
+    return "\n".join(f"    {sanitize_file(_escape_invisible(line))}".rstrip() for line in text.split("\n"))
 
 
-def _render_split(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, detail: _DetailLevel) -> str:
-    verdict_text = (
-        f"{_DECISION_SIGNS[verdict.decision]} {verdict.decision.value}"
-        if verdict.decision
-        else "no harm detected (a guard can only block or discard)"
-    )
-    parts = [f"### {_split_name(suite.name, verdict)}: {verdict_text}", _facts_line(suite, verdict, summary)]
-    if suite.compared is not None:
-        parts.append("<br>".join(code_span(line, MAX_TEXT_LENGTH) for line in suite.compared.lines))
-    if verdict.reason:
-        parts.append(code_span(verdict.reason, MAX_TEXT_LENGTH))
-    if verdict.checks:
-        parts.append(_checks_table(verdict.checks, has_details=detail.has_details))
-    task_lists = (
-        ("Confirmed regressions", verdict.regressions),
-        ("Suspected regressions", verdict.suspected),
-        ("Broken", verdict.broken),
-        ("Fixed", verdict.fixed),
-    )
-    parts += [name_list(title, tasks, detail.max_names) for title, tasks in task_lists if tasks]
-    if verdict.left_out:
-        parts.append(name_list("Left out", verdict.left_out, detail.max_names, MAX_TEXT_LENGTH))
-    if detail.has_details:
-        parts.append(_sides_table(verdict.baseline, verdict.candidate))
-        parts += [_usage_table(verdict.usage)] if verdict.usage else []
-        if verdict.settling:
-            lines = [
-                f"- {code_span(needed.check)}: {needed_evidence_text(needed)}" for needed in verdict.settling
-            ]
-            parts.append(
-                "\n".join(["Evidence that would settle it, if further figures are like these:", "", *lines])
-            )
-    return "\n\n".join(parts)
-
-
-def _facts_line(suite: SuiteSummary, verdict: Verdict, summary: RunSummary) -> str:
-    baseline_text = f" against {code_span(suite.baseline)}" if suite.baseline else ""
-    facts = [
-        f"{code_span(summary.candidate)}{baseline_text}",
-        f"{verdict.label.value} evidence",
-        f"policy {code_span(verdict.policy)}",
-        f"goal {verdict.goal.value}",
-        *([FIXED_TASKS_TEXT] if verdict.estimand is Estimand.SUITE else []),
-    ]
-    if verdict.alpha is not None:
-        facts.append(f"α = {verdict.alpha:.4g}")
-    if verdict.look is not None:
-        facts.append(f"{verdict.test_text} of this split")
-    facts.append(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared")
-    if verdict.identical:
-        facts.append("identical evidence on both sides")
-    return " · ".join(facts)
-
-
-def _checks_table(checks: Sequence[CheckResult], *, has_details: bool) -> str:
-    headings = ("check", "answer", "estimate", "interval", "threshold", "p", "detectable", "detail")
-    rows = [
-        (
-            table_cell(check.id),
-            _STATUS_TEXTS[check.status],
-            format_figure(check.estimate),
-            _interval_text(check.low, check.high),
-            format_figure(check.threshold),
-            "" if check.p is None else "&lt; 0.001" if check.p < 0.001 else format_figure(check.p),
-            format_figure(check.detectable),
-            table_cell(check.detail, MAX_TEXT_LENGTH) if has_details and check.detail else "",
-        )
-        for check in checks
-    ]
-    return render_table(headings, rows, text_columns=2)
-
-
-def _usage_table(usage: Sequence[UsageRatio]) -> str:
-    """Render what the agents used in a simulation, with the ratios."""
-    rows = [
-        (
-            table_cell(found.metric),
-            *(
-                table_cell(usage_figure(found.metric, value))  # as code, because two $ enclose a formula
-                for value in (found.baseline, found.candidate)
-            ),
-            ratio_text(found),
-            str(found.tasks),
-            table_cell(found.note, MAX_TEXT_LENGTH) if found.note else "",
-        )
-        for found in usage
-    ]
-    return render_table(("per simulation", "baseline", "candidate", "ratio", "tasks", "note"), rows)
-
-
-def _interval_text(low: float | None, high: float | None) -> str:
-    """Format an interval. The unbounded side of a one-sided interval is left empty."""
-    return "" if low is None and high is None else f"{format_figure(low)} … {format_figure(high)}".strip()
-
-
-def _sides_table(baseline: SideFigures, candidate: SideFigures) -> str:
-    trials = sorted(baseline.pass_hat.keys() | candidate.pass_hat.keys())[:8]
-    headings = ["", "reward", *(f"pass^{k}" for k in trials), "passed", "actions", "read", "write"]
-    headings += ["max steps", "measured", "missing"]
-    rows = []
-    for title, side in (("baseline", baseline), ("candidate", candidate)):
-        chances = [side.pass_hat.get(k) for k in trials]
-        rows.append(
-            [
-                title,
-                format_figure(side.reward),
-                *(
-                    f"{format_figure(chance.estimate)} ({_interval_text(chance.low, chance.high)})"
-                    if chance
-                    else ""
-                    for chance in chances
-                ),
-                format_figure(side.pass_rate),
-                format_figure(side.action_match),
-                format_figure(side.read_action_match),
-                format_figure(side.write_action_match),
-                *(str(count) for count in (side.max_steps, side.measured, side.missing)),
-            ]
-        )
-    return render_table(headings, rows)
+def _escape_invisible(text: str) -> str:
+    """Escape the control, format, private and unassigned characters of a text."""
+    return sanitize(_NON_SPACE_BLANK.sub(" ", text))
