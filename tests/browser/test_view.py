@@ -8,9 +8,8 @@ from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.verdict import CheckStatus
 from pytest_trace2evolve.report import view
 from pytest_trace2evolve.scoring.metrics import Trials
-from pytest_trace2evolve.session.runs import RunFacts
+from pytest_trace2evolve.session.runs import CandidateColumn, RecordedVerdict, RunFacts
 from pytest_trace2evolve.session.traces import FailedTask, FailedTasks, OpenedTrace
-from pytest_trace2evolve.session.view_data import CandidateColumn, RecordedVerdict
 from tests.browser.test_report_page import (
     ELEMENTS,
     STRINGS,

@@ -22,7 +22,7 @@ from pytest_trace2evolve.evidence.run_folder import results_header
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.report.cases import case_text
-from pytest_trace2evolve.session.case_admission import admit
+from pytest_trace2evolve.session.admission import admit
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 WORLD = SupportWorld()

@@ -13,7 +13,7 @@ from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.written import WrittenTask, read_written_tasks
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import RewardBasis, Task, slot_script_of
-from pytest_trace2evolve.session.written_checks import check_written_tasks
+from pytest_trace2evolve.session.admission import check_written_tasks
 from pytest_trace2evolve.utils.yaml_text import parse_yaml
 from tests.plain_worlds import hotel
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunSummary, SuiteSummary, Verdict
-from pytest_trace2evolve.report.github_comment import marker
+from pytest_trace2evolve.report.github import marker
 from tests.fake_github import REPOSITORY, FakeGitHub, refusal
 from tests.hostile import HOSTILE, alive
 

@@ -12,8 +12,7 @@ from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.report.live_display import ProgressDisplay
-from pytest_trace2evolve.report.progress import Progress, ProgressTracker
+from pytest_trace2evolve.report.progress import Progress, ProgressDisplay, ProgressTracker
 from pytest_trace2evolve.testing import ChatServer
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_live import SECRET, SOLVED, live

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.session.evidence_changes import evidence_changes
+from pytest_trace2evolve.session.summary import evidence_changes
 from tests.hotel import HotelProject
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from pytest_trace2evolve.records.failure import ABSENT, Difference, FailedCheck, Failure
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.report.failure import (
+from pytest_trace2evolve.report.trace import (
     MAX_COLUMNS,
     failure_lines,
     fit_lines,

@@ -6,7 +6,6 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
-    Estimand,
     Goal,
     Interval,
     Label,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.report.live_display import ProgressDisplay
+from pytest_trace2evolve.report.progress import ProgressDisplay
 from pytest_trace2evolve.report.progress import Progress
 
 COUNTS = Path(os.environ["COUNTS"])

@@ -24,7 +24,7 @@ TOKEN_VAR = "GITHUB_TOKEN"
 
 def lock(options: argparse.Namespace) -> int:
     """Write `suites.lock`, unless a written task names a tool or an argument that does not exist."""
-    from pytest_trace2evolve.session.call_checks import find_call_problems
+    from pytest_trace2evolve.session.admission import find_call_problems
 
     project = project_of(options)
     worlds = project.open_worlds()
@@ -275,7 +275,7 @@ MAX_SUMMARIES = 20
 
 def comment(options: argparse.Namespace) -> int:
     """Post reports as comments on a pull request, or update these comments."""
-    from pytest_trace2evolve.report.github_comment import GitHub, post_summary
+    from pytest_trace2evolve.report.github import GitHub, post_summary
     from pytest_trace2evolve.report.summary import read_summary
 
     if options.head and not options.sha:

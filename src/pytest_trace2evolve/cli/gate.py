@@ -225,7 +225,7 @@ def _show_stages(options: argparse.Namespace, plan: "Plan") -> int:
     """Print what runs in stages against a saved baseline cost and show; 2 if they cannot decide."""
     from pytest_trace2evolve.gate.calibrated import Calibrated
     from pytest_trace2evolve.gate.stages import preflight
-    from pytest_trace2evolve.report.preflight import stages_text
+    from pytest_trace2evolve.report.calibration import stages_text
     from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 
     if not isinstance(plan.policy, Calibrated):
@@ -267,7 +267,7 @@ def _parse_agent(profile: str | None) -> "Agent":
 
 def judge_agreement(options: argparse.Namespace) -> int:
     """Measure and record how well a judge agrees with hand labels."""
-    from pytest_trace2evolve.report.agreement import agreement_json, agreement_text
+    from pytest_trace2evolve.report.calibration import agreement_json, agreement_text
     from pytest_trace2evolve.session.agreement import measure_agreements
 
     judge = judge_of(options)

@@ -163,7 +163,7 @@ def vary_failure(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.cases.case import Case, format_case_line, to_case, variants
     from pytest_trace2evolve.cli.common import nearest_project
     from pytest_trace2evolve.records.task import Content
-    from pytest_trace2evolve.session.case_admission import admit
+    from pytest_trace2evolve.session.admission import admit
     from pytest_trace2evolve.session.traces import open_trace
     from pytest_trace2evolve.utils.files import write_atomic
     from pytest_trace2evolve.worlds.registry import Worlds
@@ -210,7 +210,7 @@ def check_cases(options: argparse.Namespace) -> int:
     By default, the files are the task files of all suites.
     """
     from pytest_trace2evolve.cli.common import project_of
-    from pytest_trace2evolve.session.written_checks import is_written, task_files
+    from pytest_trace2evolve.session.admission import is_written, task_files
 
     files = options.files or task_files(project_of(options))
     if not files:
@@ -223,7 +223,7 @@ def check_cases(options: argparse.Namespace) -> int:
 
 def _check_case_file(path: Path) -> int:
     from pytest_trace2evolve.cases.case import iter_cases
-    from pytest_trace2evolve.session.case_admission import admit
+    from pytest_trace2evolve.session.admission import admit
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
@@ -234,7 +234,7 @@ def _check_case_file(path: Path) -> int:
 def _check_written_file(path: Path, options: argparse.Namespace) -> int:
     from pytest_trace2evolve.cases.written import read_written_tasks
     from pytest_trace2evolve.cli.common import project_of
-    from pytest_trace2evolve.session.written_checks import check_written_tasks, world_of_file
+    from pytest_trace2evolve.session.admission import check_written_tasks, world_of_file
 
     project = project_of(options)
     tasks = read_written_tasks(path)

@@ -22,15 +22,15 @@ from pytest_trace2evolve.report.page import page_html
 from pytest_trace2evolve.report.summary import SUMMARY_NAME, read_summary
 from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
 from pytest_trace2evolve.session.page_data import run_facts
-from pytest_trace2evolve.session.runs import list_runs
-from pytest_trace2evolve.session.traces import failed_tasks, open_trace, sealed_splits_of_task
-from pytest_trace2evolve.session.view_data import (
+from pytest_trace2evolve.session.runs import (
     RunningSessions,
     candidate_columns,
     candidate_tree,
+    list_runs,
     recorded_verdicts,
     run_folders,
 )
+from pytest_trace2evolve.session.traces import failed_tasks, open_trace, sealed_splits_of_task
 from pytest_trace2evolve.utils.optional import require
 
 if TYPE_CHECKING:

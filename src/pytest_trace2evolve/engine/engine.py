@@ -228,7 +228,7 @@ class Engine:
     async def _begin_journal(self, location: StorageLocation) -> Journal | None:
         while True:
             # Another run may be making the simulation. This run then takes its result, or resumes it.
-            with _as_storage_error(self._folder), contextlib.suppress(BlockingIOError):
+            with as_storage_error(self._folder), contextlib.suppress(BlockingIOError):
                 return await asyncio.to_thread(location.store.begin_journal, location.key)
             await asyncio.sleep(POLL_SECONDS)
             self.account.raise_if_stopped()
@@ -265,7 +265,7 @@ class Engine:
         self._state_changed.set()
 
     def _stored_simulation(self, job: Job, location: StorageLocation) -> Simulation | None:
-        with _as_storage_error(self._folder):
+        with as_storage_error(self._folder):
             simulation = location.store.get(location.key)
         if simulation is not None:
             self._declare(job)
@@ -284,7 +284,7 @@ class Engine:
             self._note_loss(location)
             return simulation
         self._declare(job)
-        with _as_storage_error(self._folder):
+        with as_storage_error(self._folder):
             store = location.store
             if isinstance(store, DrawStore) and (lost := store.count_attempts(location.key, journal)):
                 simulation = simulation.mark(lost=lost)
@@ -293,7 +293,7 @@ class Engine:
 
     def _note_loss(self, location: StorageLocation) -> None:
         if isinstance(location.store, DrawStore):
-            with _as_storage_error(location.store.path):
+            with as_storage_error(location.store.path):
                 location.store.record_loss(location.key)
 
 
@@ -334,7 +334,7 @@ class _Reservations:
 
 
 @contextlib.contextmanager
-def _as_storage_error(path: Path) -> Iterator[None]:
+def as_storage_error(path: Path) -> Iterator[None]:
     """Convert errors of a store to `StorageError`, which ends the run.
 
     Raises:

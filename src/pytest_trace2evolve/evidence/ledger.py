@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import uuid4
 
 import pydantic_core
@@ -97,27 +97,25 @@ class Ledger:
             cause = error.strerror or error
             return History(None, {}, (f"{self.folder.name}: cannot be read: {cause}; {_RESTORE}",))
 
-    def append(self, make: Callable[[str, tuple[str, ...], datetime], EntryT]) -> EntryT:
+    def append(
+        self,
+        make: Callable[[str, tuple[str, ...], datetime], EntryT],
+        is_same: Callable[[DatedEntry], bool] = lambda entry: False,
+    ) -> EntryT:
         """Write an entry whose parents are the heads.
 
         Processes of one machine take turns. Processes on other machines or branches write concurrently.
 
         Args:
             make: Makes the entry from the name of the ledger's root, its parents' names and the time.
+            is_same: Whether an existing entry says the same. If there is one, it is returned, and nothing is
+                written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         # On a file system without locks, two entries may get the same parents.
         with folder_lock(self.folder, ignore_unsupported=True):
-            return self._write(make)
-
-    def append_once(
-        self, make: Callable[[str, tuple[str, ...], datetime], EntryT], is_same: Callable[[DatedEntry], bool]
-    ) -> None:
-        """Write an entry like `append`, unless `is_same` is true of an existing one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.folder, ignore_unsupported=True):
-            if not any(is_same(entry) for entry in self.read().entries.values()):
-                self._write(make)
+            same = next(filter(is_same, self.read().entries.values()), None)
+            return self._write(make) if same is None else cast(EntryT, same)
 
     def retract(self, run: str) -> None:
         """Remove the evaluations of a run whose verdict is not shown, unless other entries name them."""

@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import CaseError, LogError, Trace2EvolveError, n
 from pytest_trace2evolve.importing.yaml_files import parse_tasks, pieces, read_tasks, without_key
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.session.written_checks import check_written_tasks, world_of_file
+from pytest_trace2evolve.session.admission import check_written_tasks, world_of_file
 from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic, write_together
 from pytest_trace2evolve.utils.yaml_text import dump_yaml
 

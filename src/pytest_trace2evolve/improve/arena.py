@@ -30,7 +30,7 @@ from pytest_trace2evolve.records.verdict import CheckStatus, Decision
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.promote import record_adapter_verdict
-from pytest_trace2evolve.session.run_verdict import read_verdict
+from pytest_trace2evolve.session.runs import read_verdict
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_text
 

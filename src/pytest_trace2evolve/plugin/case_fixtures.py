@@ -348,7 +348,7 @@ class FailingCases:
             return
         from pytest_trace2evolve.cases.case import to_case
         from pytest_trace2evolve.records.task import Task
-        from pytest_trace2evolve.session.case_admission import FROZEN_CASES_FILE, freeze, unfrozen_cases
+        from pytest_trace2evolve.session.admission import FROZEN_CASES_FILE, freeze, unfrozen_cases
 
         cases = [to_case(Task.model_validate(task_json)) for task_json in self._failed_tasks.values()]
         resources = self._run_plugin.resources

@@ -39,8 +39,7 @@ from pytest_trace2evolve.plugin.worker import WORKER_INPUT
 from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunSummary
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
-from pytest_trace2evolve.report.live_display import ProgressDisplay
-from pytest_trace2evolve.report.progress import ProgressTracker, forecast_text, totals_text
+from pytest_trace2evolve.report.progress import ProgressDisplay, ProgressTracker, forecast_text, totals_text
 from pytest_trace2evolve.report.verdict import run_report
 from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
 from pytest_trace2evolve.session.events import Event, Run, TaskDecided, TaskName
@@ -524,7 +523,7 @@ def _baseline_facts(plan: Plan) -> list[BaselineFacts]:
 
 def _end_dry_run(config: pytest.Config, plan: Plan) -> NoReturn:
     """Print what a run costs and can show, and end pytest: with status 2 if a suite cannot decide."""
-    from pytest_trace2evolve.report.preflight import preflight_text
+    from pytest_trace2evolve.report.calibration import preflight_text
     from pytest_trace2evolve.session.preflight import preflight_splits
 
     splits = preflight_splits(plan)

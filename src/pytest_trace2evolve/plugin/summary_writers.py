@@ -12,7 +12,6 @@ from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.plugin.items import SUSPECTED, ItemResult
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import Decision, RunSummary
-from pytest_trace2evolve.report.failure import broken_task_lines
 from pytest_trace2evolve.report.summary import (
     SUMMARY_NAME,
     append_step_summary,
@@ -20,6 +19,7 @@ from pytest_trace2evolve.report.summary import (
     verdict_properties,
     write_summary,
 )
+from pytest_trace2evolve.report.trace import broken_task_lines
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.utils.files import write_atomic

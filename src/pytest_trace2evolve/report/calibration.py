@@ -1,29 +1,37 @@
-"""Render the output of `trace2evolve calibrate` and `trace2evolve power`."""
+"""Renders calibrations, power, plans of runs, and the agreement of judges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from pytest_trace2evolve.gate.calibration import Calibration, Rate
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, POWER
-from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
-from pytest_trace2evolve.records.verdict import Decision, Estimand, Goal
+from pytest_trace2evolve.gate.power import TARGET_GAIN, Design, Plan, Power
+from pytest_trace2evolve.gate.stages import Preflight
+from pytest_trace2evolve.records.agreement import MIN_KAPPA
+from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.verdict import Decision, Estimand, Goal, Interval
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
     WordColumn,
     escape,
+    format_dollars,
     format_list,
     format_points,
     make_grid,
     make_terminal_console,
+    print_line,
     rendered_text,
 )
+from pytest_trace2evolve.report.progress import format_short_count
 from pytest_trace2evolve.utils.plots import OutcomeBars, draw_outcome_bars
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.session.agreement import CheckAgreement
     from pytest_trace2evolve.session.calibrate import CalibrationResult
+    from pytest_trace2evolve.session.preflight import SplitPreflight
 
 
 _ESTIMAND_TEXTS = {
@@ -264,3 +272,123 @@ def _target_gain_text(plan: Plan, power: Power) -> str:
     if power.tasks is not None:
         designs.append(f"about {power.tasks} tasks of {trials} {'trial' if trials == 1 else 'trials'}")
     return label + (" or ".join(designs) or "none up to 64 trials or 2000 tasks")
+
+
+def preflight_text(splits: Iterable["SplitPreflight"]) -> str:
+    """Render what a run costs and can show on each of its splits."""
+    parts = []
+    for found in splits:
+        name = f"{found.suite}::{found.split}"
+        if found.obstacle:
+            parts.append(f"{name} cannot decide: {found.obstacle}\n")
+        elif found.result is None:
+            parts.append(f"{name}: {found.note}\n")
+        else:
+            parts.append(f"{name}, baseline {found.baseline}\n{stages_text(found.result, found.usage)}")
+    return "\n".join(parts)
+
+
+def stages_text(result: Preflight, usage: Usage | None = None) -> str:
+    """Render simulated runs in stages. `usage` is that of one simulation, if it is known."""
+    design, schedule = result.design, result.schedule
+    ends = [WordColumn("true gain"), FigureColumn("promoted"), FigureColumn("simulations")]
+    ends += [FigureColumn("tokens"), FigureColumn("cost")] if usage else []
+    ends += [FigureColumn(f"end at {trials}") for trials in schedule if len(schedule) > 1]
+    table = make_grid(*ends)
+    for forecast in result.forecasts:
+        count = forecast.simulations
+        cells = ["none" if forecast.effect == 0 else f"{format_points(forecast.effect)} points"]
+        cells += [f"{forecast.promoted:.0%}", f"{count:,.0f}"]
+        if usage:
+            cost = "–" if usage.cost is None else format_dollars(count * usage.cost)
+            cells += [format_short_count(round(count * usage.tokens)), cost]
+        table.add_row(*cells, *(f"{share:.0%}" for share in forecast.ended if len(schedule) > 1))
+    console = make_terminal_console()
+    stages = f"stages of {', '.join(map(str, schedule))}" if len(schedule) > 1 else str(schedule[0])
+    console.print(
+        f"{design.tasks} tasks × {stages} trials of the candidate, against {design.baseline_trials} of the "
+        "baseline; means of simulated runs, with confirmation",
+        soft_wrap=True,
+    )
+    console.print(table)
+    smallest = result.smallest_gain
+    points = "none" if smallest is None else f"about {format_points(smallest, '.2g')} points"
+    console.print(f"smallest gain promoted with {POWER:.0%}: {points}")
+    if result.alternatives:
+        texts = [f"{_design_text(other, design)} {share:.0%}" for other, share in result.alternatives]
+        gain = format_points(TARGET_GAIN)
+        console.print(f"{gain} points with as many simulations: {'; '.join(texts)}", soft_wrap=True)
+    return rendered_text(console)
+
+
+def _design_text(other: Design, planned: Design) -> str:
+    """Describe a design, and the simulations that it takes once for the baseline."""
+    planned_baseline, other_baseline = (
+        design.tasks * (design.baseline_trials or 0) for design in (planned, other)
+    )
+    further = f"({other_baseline - planned_baseline:,} simulations once):"
+    if other.tasks == planned.tasks:
+        return f"with {other.baseline_trials} trials of the baseline {further}"
+    trials = "trial" if other.trials == 1 else "trials"
+    return f"with {other.tasks} tasks of up to {other.trials} {trials} {further}"
+
+
+MAX_DISAGREEMENTS = 10
+"""The maximum number of disagreements that are shown for a check."""
+
+
+def agreement_text(results: Sequence["CheckAgreement"]) -> str:
+    """Render the agreement on each check, with the labels that the judge contradicts."""
+    console = make_terminal_console()
+    headings = ("labels", "accuracy", "kappa", "false kept", "false broken")
+    table = make_grid("check", *(Column(heading, justify="right") for heading in headings), "may decide")
+    for result in results:
+        agreement = result.agreement
+        table.add_row(
+            escape(result.check),
+            str(agreement.total),
+            _interval_text(agreement.accuracy),
+            _interval_text(agreement.kappa),
+            _interval_text(agreement.false_kept),
+            _interval_text(agreement.false_broken),
+            "yes" if agreement.is_sufficient else f"no: kappa must be at least {MIN_KAPPA:.2f}",
+        )
+    console.print(table)
+    print_line(
+        console,
+        "intervals: 95 %; a check may decide if the lower bound of its kappa is high enough",
+        "dim",
+    )
+    for result in results:
+        for item in result.disagreements[:MAX_DISAGREEMENTS]:
+            answer = "no answer" if item.answer is None else "yes" if item.answer else "no"
+            text = f"{result.check}, line {item.line}: label {'yes' if item.label else 'no'}, judge {answer}"
+            print_line(console, f"{text}: {item.reason}" if item.reason else text)
+        if (n_hidden := len(result.disagreements) - MAX_DISAGREEMENTS) > 0:
+            print_line(console, f"{result.check}: {n_hidden} more disagreements")
+        print_line(console, f"written: {result.path}")
+    return rendered_text(console)
+
+
+def agreement_json(results: Sequence["CheckAgreement"]) -> dict[str, Any]:
+    """The documented JSON form of the output."""
+    return {
+        "checks": [
+            {
+                "check": result.check,
+                "may_decide": result.agreement.is_sufficient,
+                **result.agreement.model_dump(mode="json"),
+                "disagreements": [
+                    {"line": item.line, "label": item.label, "answer": item.answer, "reason": item.reason}
+                    for item in result.disagreements
+                ],
+            }
+            for result in results
+        ]
+    }
+
+
+def _interval_text(interval: Interval | None) -> str:
+    if interval is None:
+        return NOT_MEASURED
+    return f"{interval.estimate:.2f} ({interval.low:.2f}…{interval.high:.2f})"

@@ -48,7 +48,7 @@ from pytest_trace2evolve.report.conclusion import (
 )
 from pytest_trace2evolve.report.evidence import entry_line, next_test_text
 from pytest_trace2evolve.report.page_traces import MAX_BYTES, pack_traces, start_text
-from pytest_trace2evolve.scoring.metrics import Trials, is_success
+from pytest_trace2evolve.scoring.metrics import Trials, is_success, trials_by_task
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
@@ -469,14 +469,11 @@ _NO_TRIALS = Side(0, 0, 0, None, None, None, Counter())
 
 
 def _sides(records: Iterable[SimulationEvidence]) -> dict[str, Side]:
-    by_task: dict[str, list[SimulationEvidence]] = {}
-    for record in records:
-        by_task.setdefault(record.task_id, []).append(record)
-    return {task: _side(records) for task, records in by_task.items()}
+    return {task: _side(trials) for task, trials in trials_by_task(records).items()}
 
 
-def _side(records: Sequence[SimulationEvidence]) -> Side:
-    trials = Trials(tuple(records))
+def _side(trials: Trials) -> Side:
+    records = trials.records
     costs = [record.cost for record in records if record.cost is not None]
     tokens = [sum(usage.tokens for usage in record.usage.values()) for record in records if record.usage]
     return Side(

@@ -11,8 +11,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.report.failure import failure_lines
-from pytest_trace2evolve.report.trace import recorded_checks
+from pytest_trace2evolve.report.trace import failure_lines, recorded_checks
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.verdict import (
     Label,
     NeededEvidence,
     RunSummary,
+    SideFigures,
     SuiteSummary,
     Verdict,
 )
@@ -119,7 +120,7 @@ def comparison_text(comparison: "Comparison", *, is_verbose: bool = False) -> st
     verdict, console = comparison.verdict, make_terminal_console(stream_width=REPORT_COLUMNS)
     summary = comparison_summary(comparison, is_verbose=is_verbose)
     page = Page(width=console.width, has_colour=console.is_terminal)
-    sides = [("baseline", comparison.baseline), ("candidate", comparison.candidate)]
+    sides = [("baseline", verdict.baseline), ("candidate", verdict.candidate)]
     _print_body(page, summary, (), sides, is_verbose=is_verbose)
     _print_conclusion(page, summary, None if verdict.decision is None else EXIT_STATUS[verdict.decision])
     return page.text
@@ -162,7 +163,7 @@ def _print_body(
     page: Page,
     summary: RunSummary,
     figures: SplitFigures,
-    titled_metrics: "Sequence[tuple[str, Metrics]]",
+    titled_metrics: "Sequence[tuple[str, Metrics | SideFigures]]",
     *,
     is_verbose: bool,
 ) -> None:
@@ -244,7 +245,7 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
     )
 
 
-def _print_metrics(page: Page, titled_metrics: "Sequence[tuple[str, Metrics]]") -> None:
+def _print_metrics(page: Page, titled_metrics: "Sequence[tuple[str, Metrics | SideFigures]]") -> None:
     """Print additional figures: trials, actions, invariants and the project's own checks."""
     if not titled_metrics:
         return
@@ -252,19 +253,22 @@ def _print_metrics(page: Page, titled_metrics: "Sequence[tuple[str, Metrics]]") 
     headings = ["", "runs", "lost", *(f"pass^{k}" for k in ks), "actions", "read", "write", "max steps"]
     rows = [(headings, "bold")]
     for title, metrics in titled_metrics:
-        n_lost, n_at_max_steps = (
-            metrics.simulations - metrics.measured,
-            metrics.terminations.get("max_steps", 0),
-        )
-        shares = [metrics.pass_hat.get(k) for k in ks]
+        if isinstance(metrics, SideFigures):  # of a comparison, over the tasks of both sides
+            n_lost, n_at_max_steps = metrics.missing, metrics.max_steps
+            chances = map(metrics.pass_hat.get, ks)
+            shares = [None if chance is None else chance.estimate for chance in chances]
+        else:
+            n_lost = metrics.simulations - metrics.measured
+            n_at_max_steps = metrics.terminations.get("max_steps", 0)
+            shares = [metrics.pass_hat.get(k) for k in ks]
         shares += [metrics.action_match, metrics.read_action_match, metrics.write_action_match]
-        cells = [title, str(metrics.simulations), str(n_lost), *map(share_text, shares), str(n_at_max_steps)]
-        rows.append((cells, ""))
+        runs = metrics.measured + n_lost
+        rows.append(([title, str(runs), str(n_lost), *map(share_text, shares), str(n_at_max_steps)], ""))
     page.print_table(rows)
     for title, metrics in titled_metrics:
-        for line in (invariants_line(metrics), checks_line(metrics)):
-            if line:
-                page.print_line(line, label=f"{sanitize_line(title)}: ")
+        lines = () if isinstance(metrics, SideFigures) else (invariants_line(metrics), checks_line(metrics))
+        for line in filter(None, lines):
+            page.print_line(line, label=f"{sanitize_line(title)}: ")
 
 
 def _print_verdict(

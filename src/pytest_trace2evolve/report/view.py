@@ -18,9 +18,8 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.ledger import SplitHistory
-    from pytest_trace2evolve.session.runs import RunFacts
+    from pytest_trace2evolve.session.runs import CandidateColumn, RecordedVerdict, RunFacts
     from pytest_trace2evolve.session.traces import OpenedTrace
-    from pytest_trace2evolve.session.view_data import CandidateColumn, RecordedVerdict
 
 
 def view_page(kind: str, title: str, **content: Any) -> str:

@@ -59,6 +59,14 @@ class Trials:
         return 2 * self.pass_count > len(measured) if measured else None
 
 
+def trials_by_task(records: Iterable[SimulationEvidence]) -> dict[str, Trials]:
+    """Group the simulations of one side by task."""
+    by_task: dict[str, list[SimulationEvidence]] = {}
+    for record in records:
+        by_task.setdefault(record.task_id, []).append(record)
+    return {task: Trials(tuple(group)) for task, group in by_task.items()}
+
+
 class InvariantCounts(Record):
     """How many simulations were checked for invariants, and how many broke any and each of them."""
 
@@ -120,10 +128,7 @@ def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
     """Compute the metrics of one side. Values are averaged over the trials of each task, then over tasks."""
     records = list(simulations)
     measured_records = [record for record in records if record.status is Status.MEASURED]
-    by_task: dict[str, list[SimulationEvidence]] = {}
-    for record in measured_records:
-        by_task.setdefault(record.task_id, []).append(record)
-    groups = by_task.values()
+    groups = [trials.records for trials in trials_by_task(measured_records).values()]
     records_with_reward = [record for record in measured_records if record.recorded_reward is not None]
     trials = min((len(group) for group in groups), default=0)
     statuses = Counter(record.status for record in records)

@@ -22,8 +22,6 @@ def rule_problems(rules: Rules, tools: Sequence[ToolSchema]) -> Iterator[str]:
     schemas = {tool.name: tool for tool in tools}
     yield from _check_tools(rules, schemas)
     yield from _check_arguments(rules, schemas)
-    yield from _check_tables(rules)
-    yield from _check_promises(rules)
     yield from _check_patterns(rules)
 
 
@@ -61,41 +59,6 @@ def _check_arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterato
                 f"{rule}: the tool has no argument {argument!r}, so the rule never applies; "
                 f"{name_suggestion(argument, known_arguments)}"
             )
-
-
-def _check_tables(rules: Rules) -> Iterator[str]:
-    """Yield the problems of rules that name a table unknown to all other rules."""
-    read_tables = {reading.table for reading in rules.reads.values()}
-    read_tables |= {writing.table for writing in rules.writes.values() if writing.creates}
-    read_tables |= {rules.customers} if any(rules.identify.values()) else set()
-    for tool, writing in rules.writes.items():
-        if writing.table not in read_tables and not writing.creates:
-            yield (
-                f"writes[{tool!r}]: no tool reads or creates a record of table {writing.table!r}, so every "
-                f"call breaks read_before_write; {name_suggestion(writing.table, read_tables)}"
-            )
-    known_tables = read_tables | {writing.table for writing in rules.writes.values()}
-    for table in rules.ids.keys() - known_tables:
-        suggestion = name_suggestion(table, known_tables)
-        yield f"ids[{table!r}]: no tool reads or writes a record of this table; {suggestion}"
-
-
-def _check_promises(rules: Rules) -> Iterator[str]:
-    """Yield the problems of promises without tools or words, and of statuses without a field."""
-    for index, promise in enumerate(rules.promises):
-        if not promise.tools:
-            yield f"promises[{index}]: tools is empty; name the tools that make the claim true"
-        if not (promise.verbs or promise.nouns or promise.phrases):
-            yield f"promises[{index}]: it has no verbs, nouns or phrases, so it matches no text; add some"
-    if not rules.status:
-        for rule in _rules_with_statuses(rules):
-            yield f"{rule}.statuses: the rules name no field of the status (status is ''); name it"
-
-
-def _rules_with_statuses(rules: Rules) -> list[str]:
-    """Return the rules that depend on the status of a record."""
-    writes = [f"writes[{tool!r}]" for tool, writing in rules.writes.items() if writing.statuses]
-    return writes + [f"promises[{index}]" for index, promise in enumerate(rules.promises) if promise.statuses]
 
 
 def _check_patterns(rules: Rules) -> Iterator[str]:

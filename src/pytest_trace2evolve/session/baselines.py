@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate.comparable import lock_differences
-from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.scoring.metrics import Trials
+from pytest_trace2evolve.scoring.metrics import Trials, trials_by_task
 from pytest_trace2evolve.session.evidence_sources import load_evidence, path_exists
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
 from pytest_trace2evolve.utils.git import checked_out
@@ -64,10 +64,7 @@ class Baseline:
 
     @cached_property
     def _trials_by_task(self) -> dict[str, Trials]:
-        by_task: dict[str, list[SimulationEvidence]] = {}
-        for record in self.evidence.simulations:
-            by_task.setdefault(record.task_id, []).append(record)
-        return {task_id: Trials(tuple(records)) for task_id, records in by_task.items()}
+        return trials_by_task(self.evidence.simulations)
 
 
 BaselinesAndNotes = tuple[dict[str, Baseline], tuple[str, ...]]

@@ -5,27 +5,24 @@ by agent, case and a seed derived from the case.
 """
 
 import contextlib
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
-from pytest_trace2evolve.engine.engine import POLL_SECONDS
+from pytest_trace2evolve.engine.engine import Engine, Job, StorageLocation, as_storage_error
 from pytest_trace2evolve.engine.factories import open_answer_stores
 from pytest_trace2evolve.engine.function_agent import make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     ConfigError,
     InfrastructureError,
-    StorageError,
     Trace2EvolveError,
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
-from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World
@@ -140,7 +137,9 @@ class CaseRunner:
         self._exit_stack.callback(self._loop.close)
         self._outcomes: dict[str, Outcome] = {}
         self._simulation_count = 0
-        self._account = account
+        self._engine = None
+        if account is not None:
+            self._engine = Engine(self._loop, account, plan.project.finished_folder, self._simulate)
         try:
             self._name, self._factory = self._make_agent_factory(agents, account)
         except ConfigError:
@@ -183,41 +182,20 @@ class CaseRunner:
         self._exit_stack.close()
 
     def _make_simulation(self, case: Case, world: World, key: str) -> Simulation:
-        if self._store is None:
-            return self._run_conversation(case, world, None)
-        journal = self._begin_journal(self._store, key)
-        if journal is None:
-            simulation = self._stored_simulation(key)
-            assert simulation is not None
-            return simulation
-        with journal:
-            simulation = self._run_conversation(case, world, journal)
-            with _convert_storage_errors(self._store.path):
-                self._store.put(self._store.draw_key(key), simulation)
-        return simulation
-
-    def _begin_journal(self, store: DrawStore, key: str) -> Journal | None:
-        """Return the journal of a case; None if another process stored its simulation in the meantime.
-
-        Raises:
-            BudgetError, EndpointError, StorageError: the run was stopped while another process made the
-                simulation.
-            StorageError: the journal cannot be written.
-            ResultsError: the stored simulation was changed or deleted.
-        """
-        while True:
-            with _convert_storage_errors(store.path), contextlib.suppress(BlockingIOError):
-                return store.begin_journal(store.draw_key(key))
-            time.sleep(POLL_SECONDS)
-            assert self._account is not None
-            self._account.raise_if_stopped()
-
-    def _run_conversation(self, case: Case, world: World, journal: Journal | None) -> Simulation:
-        self._simulation_count += 1
-        seed, candidate = seed_of(case), self._plan.candidate
-        assignment = Assignment(case.task, world, self._factory, candidate, seed, LIMITS)
+        assignment = Assignment(case.task, world, self._factory, self._plan.candidate, seed_of(case), LIMITS)
         try:
-            simulation = self._loop.run(simulate(assignment, journal))
+            if self._engine is None:
+                simulation = self._loop.run(self._simulate(assignment))
+            else:
+                store = self._store
+                location = None if store is None else StorageLocation(store, store.draw_key(key))
+                self._engine.forget_lost()
+                job = Job(assignment, declare=lambda: None, location=location)
+                simulation = self._loop.run(self._engine.make(job))
+        except InfrastructureError as error:
+            if isinstance(error.__cause__, Trace2EvolveError):
+                raise error.__cause__ from None
+            raise InfrastructureError(f"case {case.id!r} was lost: {error}") from error
         except Trace2EvolveError:
             raise
         except Exception as error:
@@ -230,6 +208,10 @@ class CaseRunner:
                 f"case {case.id!r} was lost: {simulation.error_text or 'no reason is known'}"
             )
         return simulation
+
+    async def _simulate(self, *arguments: Any) -> Simulation:
+        self._simulation_count += 1
+        return await simulate(*arguments)
 
     def _score_case(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
@@ -260,11 +242,11 @@ class CaseRunner:
         """Return the stored simulation of a case.
 
         Raises:
-            ResultsError: the stored simulation was changed or deleted.
+            StorageError: the stored simulation was changed or deleted, or cannot be read.
         """
         if self._store is None:
             return None
-        with _convert_storage_errors(self._store.path):
+        with as_storage_error(self._store.path):
             return self._store.get(self._store.draw_key(key))
 
     def _simulation_key(self, case: Case, world: World) -> str:
@@ -310,19 +292,3 @@ class CaseRunner:
 def seed_of(case: Case) -> int:
     """Return a case's seed, from the first six hexadecimal digits of its digest."""
     return int(case.digest[:6], 16)
-
-
-@contextlib.contextmanager
-def _convert_storage_errors(path: Path) -> Iterator[None]:
-    """Convert `OSError`s of the store to a `StorageError` with a message of one line.
-
-    Raises:
-        BlockingIOError: another process is making the simulation.
-        StorageError: a file cannot be read or written.
-    """
-    try:
-        yield
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise StorageError.from_os_error(error, error.filename or path) from None

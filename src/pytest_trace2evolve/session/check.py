@@ -4,10 +4,13 @@ To add a check, write a generator of findings and name it in `check_project`.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import (
     CandidateError,
@@ -16,8 +19,8 @@ from pytest_trace2evolve.errors import (
     MissingExtraError,
     ResultsError,
     SuiteError,
+    Trace2EvolveError,
     WorldError,
-    name_suggestion,
 )
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import open_draws
@@ -29,19 +32,28 @@ from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
 from pytest_trace2evolve.project.tool_settings import FILE_NAME
-from pytest_trace2evolve.records.ledger import Access, Evaluation, TracesEntry
+from pytest_trace2evolve.records.ledger import TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.score import SCORER_VERSION
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.world_checks import rule_problems, tool_problems
-from pytest_trace2evolve.session.call_checks import find_call_problems
-from pytest_trace2evolve.session.findings import Finding, error_line, to_finding
+from pytest_trace2evolve.session.admission import find_call_problems
 from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.import_path import is_import_path, load_object
+from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 _LATEST_TIMEZONE = timezone(timedelta(hours=14))
 """The time zone in which a day begins first, because a candidate may be frozen in any time zone."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem, in the form `path: problem; remedy`. A warning does not fail the check."""
+
+    path: Path
+    text: str
+    is_warning: bool = False
 
 
 def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> list[Finding]:
@@ -56,7 +68,7 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
     """
     checks = (
         check_candidates(project),
-        check_candidate_settings(project, worlds),
+        check_candidate_settings(project),
         check_own_code(project),
         check_frozen(project, commit),
         check_suites(project),
@@ -65,7 +77,6 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
         check_ledger(project),
         check_baselines(project),
         check_runs(project),
-        check_frozen_dates(project),
         check_own_worlds(project, worlds),
         check_draws(project),
     )
@@ -92,27 +103,14 @@ def check_candidates(project: Project) -> Iterator[Finding]:
                 yield to_finding(folder / f"{name}.md", error)
 
 
-def check_candidate_settings(project: Project, worlds: Worlds) -> Iterator[Finding]:
-    """Check the agent, commit, tools, date and sources that each candidate names."""
-    suites = list(_readable_suites(project))
-    known_names = {*project.suite_names, *_suite_locks(project)}
+def check_candidate_settings(project: Project) -> Iterator[Finding]:
+    """Check the agent, commit and date that each candidate names."""
     for path, candidate in _readable_candidates(project):
         if candidate.frozen_at is not None and candidate.frozen_at > datetime.now(_LATEST_TIMEZONE).date():
             yield Finding(
                 path, f"has frozen_at {candidate.frozen_at}, which is in the future; correct the date"
             )
-        for source in candidate.informed_by:
-            suite_name, split = source.split("::")[:2]
-            suite = next((suite for suite in suites if suite.name == suite_name), None)
-            if suite is None and suite_name not in known_names:
-                remedy = name_suggestion(suite_name, known_names)
-                yield Finding(path, f"informed_by: unknown suite {suite_name!r}; {remedy}", is_warning=True)
-            elif suite is not None and split not in suite.splits:
-                remedy = name_suggestion(split, suite.splits)
-                text = f"informed_by: suite {suite_name!r} has no split {split!r}; {remedy}"
-                yield Finding(path, text, is_warning=True)
         yield from _agent_problems(project, path, candidate)
-        yield from _tool_text_problems(project, path, candidate, suites, worlds)
 
 
 def _agent_problems(project: Project, path: Path, candidate: Candidate) -> Iterator[Finding]:
@@ -133,24 +131,6 @@ def _import_problems(project: Project, path: Path, agent: str) -> Iterator[Findi
     except (Exception, SystemExit) as error:  # a module of the project can raise anything
         text = f"agent {agent!r} cannot be imported: {error_line(error)}"
         yield Finding(path, f"{text}; correct the path or the module")
-
-
-def _tool_text_problems(
-    project: Project, path: Path, candidate: Candidate, suites: Sequence[Suite], worlds: Worlds
-) -> Iterator[Finding]:
-    """Yield a problem if the candidate describes tools that no suite has."""
-    problems = []
-    for suite in suites if candidate.tools else ():
-        try:
-            candidate.describe_tools(project.world(suite, worlds).tools("assistant"))
-        except CandidateError as error:
-            problems.append(error)
-        except Exception:  # another check reports a world that cannot be opened
-            return
-        else:
-            return
-    if problems:
-        yield to_finding(path, problems[0])
 
 
 def check_own_code(project: Project) -> Iterator[Finding]:
@@ -336,68 +316,6 @@ def _check_run_traces(folder: Path, entry: TracesEntry) -> Iterator[Finding]:
         yield to_finding(traces_folder, error)
 
 
-def check_frozen_dates(project: Project) -> Iterator[Finding]:
-    """Check that a candidate dated before an access to traces also existed before that access."""
-    entries = Ledger(project.ledger_folder).read().entries_by_time
-    accesses = [entry for entry in entries if isinstance(entry, Access)]
-    for path, candidate in _readable_candidates(project) if accesses else ():
-        frozen_at = candidate.frozen_at
-        later_accesses = [
-            access for access in accesses if frozen_at is not None and access.first_day > frozen_at
-        ]
-        if not later_accesses:
-            continue
-        access = min(later_accesses, key=lambda entry: entry.at)
-        text_start = (
-            f"has frozen_at {frozen_at}, before traces of {access.suite}::{access.split} were opened on "
-            f"{access.first_day}"
-        )
-        earlier_evaluations = (
-            entry for entry in entries if isinstance(entry, Evaluation) and entry.at < access.at
-        )
-        if any(
-            version.digest == candidate.digest for entry in earlier_evaluations for version in entry.versions
-        ):
-            continue
-        first_commit_at = _first_commit_time(project.root, path, candidate)
-        if first_commit_at is None:
-            text = (
-                f"{text_start}, but neither a commit nor the ledger shows this text from before then; "
-                "commit it, or fetch the whole history"
-            )
-            yield Finding(path, text, is_warning=True)
-        elif first_commit_at > access.at:
-            text = (
-                f"{text_start}, but its text was first committed on {first_commit_at:%Y-%m-%d}; "
-                "set frozen_at to that day"
-            )
-            yield Finding(path, text)
-
-
-def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime | None:
-    """Return the author's date of the first commit with a candidate's text; a rebase keeps this date.
-
-    Returns None if the text was never committed, or if the history is shallow.
-    """
-    if git_text(root, "rev-parse", "--is-shallow-repository") != "false\n":
-        return None
-    name = path.relative_to(root).as_posix()
-    output = git_text(root, "log", "--reverse", "--format=%H %aI", "--", name) or ""
-    for line in output.splitlines():
-        commit, _, author_date = line.partition(" ")
-        try:
-            committed_candidate = parse_candidate(
-                git_text(root, "show", f"{commit}:./{name}") or "",
-                path,
-                partial(_committed_text, root, commit),
-            )
-        except CandidateError:  # the file was invalid or did not exist
-            continue
-        if committed_candidate.digest == candidate.digest:
-            return datetime.fromisoformat(author_date)
-    return None
-
-
 def _committed_text(root: Path, commit: str, name: str) -> str:
     """Return the text of a file at a commit; empty if the commit does not have it."""
     return (git_text(root, "show", f"{commit}:./{name}") or "").strip()
@@ -472,8 +390,16 @@ def _readable_suites(project: Project) -> Iterator[Suite]:
             continue
 
 
-def _suite_locks(project: Project) -> Mapping[str, SuiteLock]:
-    try:
-        return project.lock.suites
-    except LockError:  # another check reports it
-        return {}
+def to_finding(path: Path, error: Exception) -> Finding:
+    """Convert an error to a finding about the file that its message names, or else about `path`."""
+    text = " ".join(str(error).split())
+    name, colon, remainder = text.partition(": ")
+    return Finding(Path(name), remainder) if colon and Path(name).is_absolute() else Finding(path, text)
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error as one line. For errors from outside this package, the line starts with the type."""
+    if isinstance(error, ValidationError):
+        return first_problem(error, error.title)
+    text = " ".join(str(error).split())
+    return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"

@@ -5,23 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pytest_trace2evolve.errors import ResultsError, SuiteError
 from pytest_trace2evolve.evidence.baselines import stream_evidence
-from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Floats, build_columns
+from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, build_columns
 from pytest_trace2evolve.gate.comparable import (
     agent_changes,
     provenance_differences,
     unrecorded_fields,
 )
 from pytest_trace2evolve.gate.decide import GateInput, decide
-from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
+from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.records.evidence import ComparedSides, Evidence, Provenance, describe_side
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
-from pytest_trace2evolve.scoring.metrics import Metrics
 from pytest_trace2evolve.session.evidence_sources import load_evidence
 
 if TYPE_CHECKING:
@@ -50,14 +47,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict on two sides, with the figures, names and settings of both.
+    """A verdict on two sides, with the names and settings of both.
 
     `sides` are both sides if their evidence is kept, else None.
     """
 
     verdict: Verdict
-    baseline: Metrics
-    candidate: Metrics
     baseline_name: str
     candidate_name: str
     compared: ComparedSides
@@ -159,8 +154,6 @@ def compare(
     )
     return Comparison(
         verdict=verdict,
-        baseline=figures_of(sides[0]),
-        candidate=figures_of(sides[1]),
         baseline_name=_short_name(baseline_side.name),
         candidate_name=_short_name(candidate_side.name),
         compared=compared,
@@ -313,34 +306,3 @@ def _restrict_to_lock(
         baseline_columns.select_tasks(comparable_tasks),
         candidate_columns.select_tasks(comparable_tasks),
     ), left_out
-
-
-def figures_of(side: Columns) -> Metrics:
-    """Return a side's figures from its columns: means over a task's trials first, then over tasks.
-
-    pass^k covers k = 1, 2, 4, 8 and 16. Columns record only terminations at max steps.
-    """
-    side_tally = tally(side, np.arange(len(side.tasks)), len(side.tasks))
-    max_steps_count = int(side.max_steps.sum())
-    measured_count = int(side.measured.sum())
-    pass_hat = side_tally.pass_hat(side_tally.measured > 0)
-    return Metrics(
-        simulations=side.size,
-        tasks=len(side.tasks),
-        measured=measured_count,
-        infrastructure_errors=side.size - measured_count,
-        not_measured=0,
-        reward=_mean(side_tally.figure(REWARD)),
-        recorded_reward=None,
-        agreement=None,
-        pass_hat={k: float(chances.mean()) for k, chances in pass_hat.items()},
-        action_match=_mean(side_tally.figure("action_match")),
-        read_action_match=_mean(side_tally.figure("read_action_match")),
-        write_action_match=_mean(side_tally.figure("write_action_match")),
-        terminations={"max_steps": max_steps_count} if max_steps_count else {},
-    )
-
-
-def _mean(values: Floats) -> float | None:
-    known_values = values[~np.isnan(values)]
-    return float(known_values.mean()) if known_values.size else None

@@ -22,7 +22,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.candidate_models import models_of
-from pytest_trace2evolve.session.inventory import read_inventory
+from pytest_trace2evolve.session.gate_plan import read_inventory
 from pytest_trace2evolve.session.plan import (
     AGENT_ENDPOINT,
     FIRST_FRESH_TRIAL,

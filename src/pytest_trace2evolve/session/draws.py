@@ -7,14 +7,14 @@ so the ledger records each draw before any of its simulations can be seen.
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.engine.engine import StorageLocation
 from pytest_trace2evolve.errors import ResultsError, StorageError
 from pytest_trace2evolve.evidence.draws import DrawStore, SimulationStore
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Draw, DrawOrigin
+from pytest_trace2evolve.records.ledger import ContentVersion, Draw, DrawOrigin
+from pytest_trace2evolve.session.ledger import entry_maker, has_fields
 from pytest_trace2evolve.session.plan import SCRIPTED_AGENTS, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import (
     agent_settings,
@@ -203,17 +203,8 @@ class Draws:
             "run": plan.run_id,
             "trials": plan.stage.max_trials if plan.stage else planned_suite.trials,
         }
-
-        def make_entry(root: str, parents: tuple[str, ...], at: datetime) -> Draw:
-            return Draw(root=root, parents=parents, at=at, **fields)
-
-        def is_same(entry: DatedEntry) -> bool:
-            key_fields = ("suite", "split", "lock", "draw", "trials")
-            return isinstance(entry, Draw) and all(
-                getattr(entry, name) == fields[name] for name in key_fields
-            )
-
-        Ledger(plan.project.ledger_folder).append_once(make_entry, is_same)
+        place = {name: fields[name] for name in ("suite", "split", "lock", "draw", "trials")}
+        Ledger(plan.project.ledger_folder).append(entry_maker(Draw, **fields), has_fields(Draw, place))
 
     def _is_gated(self, planned_suite: PlannedSuite) -> bool:
         return self._plan.policy is not None and planned_suite.baseline is not None

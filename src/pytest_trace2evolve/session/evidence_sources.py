@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.project.candidates import Candidate
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.project.suites import Suite
-    from pytest_trace2evolve.records.protocols import Judge
+    from pytest_trace2evolve.records.protocols import Judge, World
     from pytest_trace2evolve.records.rules import Finding
     from pytest_trace2evolve.records.score import Score
     from pytest_trace2evolve.records.task import Task
@@ -181,34 +181,55 @@ def rescore(
     trace_checks: "TraceChecks | None" = None,
 ) -> list[ScoredSimulation]:
     """Score every simulation of a file with the tasks embedded in it."""
+    origin = file_provenance(file)
+    world = worlds.open(provider or origin.provider, domain_of(file))
+    return [
+        score_simulation(
+            simulation,
+            file.tasks[simulation.task_id],
+            world,
+            judge,
+            trace_checks,
+            solo=origin.mode.solo,
+            talks=origin.is_conversational,
+        )
+        for simulation in file.simulations
+    ]
+
+
+def score_simulation(
+    simulation: Simulation,
+    task: "Task",
+    world: "World",
+    judge: "Judge | None",
+    trace_checks: "TraceChecks | None",
+    *,
+    solo: bool,
+    talks: bool,
+) -> ScoredSimulation:
+    """Score a simulation, and find its broken rules and checks.
+
+    Args:
+        solo: Whether no user is simulated.
+        talks: Whether the agent talks, so that rules and the project's own checks apply.
+    """
     from pytest_trace2evolve.scoring.invariants import breaches_in
     from pytest_trace2evolve.scoring.metrics import to_evidence
     from pytest_trace2evolve.scoring.reward import score
 
-    domain, origin = domain_of(file), file_provenance(file)
-    world = worlds.open(provider or origin.provider, domain)
-    types = world.tool_types()
-    scored_simulations = []
-    for simulation in file.simulations:
-        task = file.tasks[simulation.task_id]
-        result = score(simulation, task, world, judge)
-        findings = breaches_in(simulation, result, world if origin.is_conversational else None)
-        check_results: Mapping[str, CheckResult] = {}
-        if trace_checks is not None and origin.is_conversational:
-            check_results = trace_checks.run(simulation, result, task, world)
-        record = to_evidence(
-            simulation,
-            task,
-            result,
-            types,
-            solo=origin.mode.solo,
-            findings=findings,
-            check_results=check_results,
-        )
-        scored_simulations.append(
-            ScoredSimulation(simulation, task, result, record, findings or (), check_results)
-        )
-    return scored_simulations
+    result = score(simulation, task, world, judge)
+    findings = breaches_in(simulation, result, world if talks else None)
+    check_results = trace_checks.run(simulation, result, task, world) if trace_checks and talks else {}
+    record = to_evidence(
+        simulation,
+        task,
+        result,
+        world.tool_types(),
+        solo=solo,
+        findings=findings,
+        check_results=check_results,
+    )
+    return ScoredSimulation(simulation, task, result, record, findings or (), check_results)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import DECIDING_ROLES, ProjectLedger
 from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan
 from pytest_trace2evolve.session.provenance import is_sealed_task
-from pytest_trace2evolve.session.run_verdict import write_verdict
+from pytest_trace2evolve.session.runs import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, suite_evidence
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.git import git_text

@@ -2,7 +2,7 @@
 
 import getpass
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -124,7 +124,7 @@ class ProjectLedger:
             "lost": self.lost_entries,
             "locks": tuple(sorted(locks)),
         }
-        return self._ledger.append(_dated_entry_maker(Repair, who=user, **fields))
+        return self._ledger.append(entry_maker(Repair, who=user, **fields))
 
     def record(
         self, plan: Plan, planned_suite: PlannedSuite, verdict: Verdict, claim: Claim, run_verdict: RunVerdict
@@ -150,7 +150,7 @@ class ProjectLedger:
         # that claims nothing spends nothing.
         spends_alpha = not is_unmeasured and verdict.goal is not Goal.NO_REGRESSION
         return self._ledger.append(
-            _entry_maker(
+            entry_maker(
                 Evaluation,
                 suite=claim.suite,
                 split=claim.split,
@@ -194,7 +194,7 @@ class ProjectLedger:
         version = ContentVersion(id=name, digest=evidence_digest(evidence))
         run = evidence.provenance.run_id or "unknown"
         return self._ledger.append(
-            _entry_maker(BaselineSave, suite=suite, baseline=version, replaces=replaces, run=run)
+            entry_maker(BaselineSave, suite=suite, baseline=version, replaces=replaces, run=run)
         )
 
     def record_traces(self, suite: str, run: str, folder: Path) -> TracesEntry:
@@ -205,7 +205,7 @@ class ProjectLedger:
             ResultsError: the folder cannot be read.
         """
         return self._ledger.append(
-            _entry_maker(TracesEntry, suite=suite, run=run, digest=traces_digest(folder))
+            entry_maker(TracesEntry, suite=suite, run=run, digest=traces_digest(folder))
         )
 
 
@@ -235,23 +235,11 @@ def record_access(
     Raises:
         LedgerError: the entry could not be written, so nothing may be shown.
     """
-    suite, split = split_name
-    fields = {"domain": domain, "suite": suite, "split": split, "task": task, "trials": trials, "run": run}
-    make_entry = _dated_entry_maker(Access, who=user_name(), **fields)
-
-    def is_same(entry: DatedEntry) -> bool:
-        return isinstance(entry, Access) and (entry.domain, entry.suite, entry.split, entry.task) == (
-            domain,
-            suite,
-            split,
-            task,
-        )
-
+    place = {"domain": domain, "suite": split_name[0], "split": split_name[1], "task": task}
+    make_entry = entry_maker(Access, who=user_name(), trials=trials, run=run, **place)
+    repeats = [has_fields(Access, place)] if only_first else []
     try:
-        if only_first:
-            Ledger(project.ledger_folder).append_once(make_entry, is_same)
-        else:
-            Ledger(project.ledger_folder).append(make_entry)
+        Ledger(project.ledger_folder).append(make_entry, *repeats)
     except OSError as error:
         raise LedgerError(
             f"{project.ledger_folder}: the access could not be recorded ({error.strerror or error}), so "
@@ -292,19 +280,22 @@ def min_trials(records: Iterable[SimulationEvidence]) -> int:
     return min(Counter(record.task_id for record in records).values(), default=0)
 
 
-def _entry_maker(
+def entry_maker(
     entry_type: type[EntryT], **fields: Any
 ) -> Callable[[str, tuple[str, ...], datetime], EntryT]:
-    """Return the function that `Ledger.append` calls to make an entry of a type."""
-    return lambda root, parents, at: entry_type(root=root, parents=parents, at=at, **fields)
+    """Return the function that `Ledger.append` calls to make an entry of a type, with its local date."""
+
+    def make(root: str, parents: tuple[str, ...], at: datetime) -> EntryT:
+        day = {"day": at.astimezone().date()} if "day" in entry_type.model_fields else {}
+        return entry_type(root=root, parents=parents, at=at, **fields, **day)
+
+    return make
 
 
-def _dated_entry_maker(
-    entry_type: type[EntryT], **fields: Any
-) -> Callable[[str, tuple[str, ...], datetime], EntryT]:
-    """Return a function like that of `_entry_maker`, for an entry that also holds the local date."""
-    return lambda root, parents, at: _entry_maker(entry_type, **fields, day=at.astimezone().date())(
-        root, parents, at
+def has_fields(entry_type: type[DatedEntry], fields: Mapping[str, Any]) -> Callable[[DatedEntry], bool]:
+    """Return a function that says whether an entry has a type and some fields."""
+    return lambda entry: (
+        isinstance(entry, entry_type) and all(getattr(entry, name) == value for name, value in fields.items())
     )
 
 

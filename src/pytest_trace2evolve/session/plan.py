@@ -1,12 +1,14 @@
-"""The options of a run, and the plan that is made from them."""
+"""The options of a run, the plan that is made from them, and the run's own folder."""
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, CandidateSetup, LiveSettings, RaySettings
-from pytest_trace2evolve.errors import MissingExtraError
+from pytest_trace2evolve.errors import ConfigError, MissingExtraError
+from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan
 from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
 from pytest_trace2evolve.gate.protocols import Policy
@@ -17,8 +19,10 @@ from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Ident
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.cassettes import check_recordable, recording_path
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
+from pytest_trace2evolve.utils.files import folder_lock
 
 SCRIPTED_AGENTS = REFERENCE_AGENTS | {REPLAY}
 """Agents that have no fresh trials, because their simulations do not depend on chance."""
@@ -270,3 +274,51 @@ class Plan:
         stage = Stage(number, len(self.schedule), trials, alpha, last_trials, self.schedule)
         suites = {name: replace(suite, trials=trials) for name, suite in self.suites.items()}
         return replace(self, stage=stage, suites=suites, run_folder=self.stage_folders[number - 1])
+
+
+def check_folders_unused(live: LiveSettings | None, suites: Iterable[str], folders: Sequence[Path]) -> None:
+    """Check that no folder of a run holds a run or a recording. The first folder is the run's own.
+
+    Raises:
+        ConfigError: a folder is used.
+    """
+    run_folder, names = folders[0], list(suites)
+    for folder in folders:
+        for path in (folder, *(folder / suite for suite in names)):
+            if (path / SIMULATIONS_KEY).exists():
+                raise ConfigError(f"{path} already holds a run; choose a different --t2e-run-folder")
+    if live is not None and live.record is not None:
+        check_recordable(live.record)
+        if recording_path(run_folder).exists():
+            raise ConfigError(f"{run_folder} already holds a recording; choose a different --t2e-run-folder")
+
+
+@contextlib.contextmanager
+def use_run_folder(plan: Plan) -> Iterator[None]:
+    """Make the run's folder and hold its lock; a new folder that stays empty is removed at the end.
+
+    Raises:
+        ConfigError: another run uses the folder, or has used it since the plan was made, or it is not
+            writable.
+    """
+    is_new = not plan.run_folder.exists()
+    with contextlib.ExitStack() as stack:
+        try:
+            plan.run_folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder_lock(plan.run_folder, wait=False, ignore_unsupported=True))
+        except BlockingIOError:
+            raise ConfigError(
+                f"{plan.run_folder}: another run uses this folder; choose a different --t2e-run-folder"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {plan.run_folder}: {error.strerror}; choose a different folder with "
+                "--t2e-run-folder"
+            ) from None
+        check_folders_unused(plan.live, plan.suites, [plan.run_folder, *plan.stage_folders])
+        try:
+            yield
+        finally:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    plan.run_folder.rmdir()

@@ -36,9 +36,8 @@ from pytest_trace2evolve.session.evidence_sources import (
     check_replayed_suites,
     read_replays,
 )
-from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, check_folders_unused
 from pytest_trace2evolve.session.provenance import identity_notes
-from pytest_trace2evolve.session.run_folders import check_folders_unused
 from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.import_path import is_own_agent

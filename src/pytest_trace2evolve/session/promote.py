@@ -40,7 +40,7 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict, Suit
 from pytest_trace2evolve.session.baselines import lock_changes
 from pytest_trace2evolve.session.evidence_sources import find_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
-from pytest_trace2evolve.session.run_verdict import read_verdict
+from pytest_trace2evolve.session.runs import read_verdict
 from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
 from pytest_trace2evolve.utils.git import is_ignored
 

@@ -26,7 +26,13 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
-from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
+from pytest_trace2evolve.session.comparability import (
+    check_comparable,
+    check_mergeable,
+    check_unedited,
+    is_suspected,
+    may_have_regressed,
+)
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import (
     Estimate,
@@ -47,11 +53,9 @@ from pytest_trace2evolve.session.events import (
 )
 from pytest_trace2evolve.session.finish import agent_error_notes, store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
-from pytest_trace2evolve.session.plan import Plan, SideName
+from pytest_trace2evolve.session.plan import Plan, SideName, use_run_folder
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.provenance import is_sealed_task
-from pytest_trace2evolve.session.regressions import is_suspected, may_have_regressed
-from pytest_trace2evolve.session.run_folders import use_run_folder
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner

@@ -74,24 +74,11 @@ def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[Spli
     ]
 
 
-def record_first_access(project: Project, domain: str, task: str, trial: int, run: str) -> None:
-    """Record that a run shows a trace of a task that may be read, if a split decides by the task.
+def record_first_accesses(project: Project, domain: str, trials: Mapping[str, int], run: str) -> None:
+    """Record that a run shows a trial of each of several tasks that may be read, if a split decides by them.
 
     Evidence of that split is never clean. The entry counts if the task is in a sealed split later. Only the
     first access to a task can matter for that, so no others are recorded.
-
-    Raises:
-        LedgerError: the entry could not be written, so nothing may be shown.
-    """
-    for suite, split in splits_of_task(project, domain, task):
-        if project.splits[split].role is Role.DEVELOPMENT:
-            record_access(project, (suite, split), domain, task, (trial,), run, only_first=True)
-
-
-def record_first_accesses(project: Project, domain: str, trials: Mapping[str, int], run: str) -> None:
-    """Record as `record_first_access` that a run shows a trial of each of several tasks.
-
-    The ledger is read once for the tasks whose accesses are recorded already.
 
     Raises:
         LedgerError: an entry could not be written, so nothing may be shown.
@@ -102,13 +89,9 @@ def record_first_accesses(project: Project, domain: str, trials: Mapping[str, in
         if isinstance(entry, Access) and entry.domain == domain
     }
     for task, trial in trials.items():
-        needed = {
-            (suite, split, task)
-            for suite, split in splits_of_task(project, domain, task)
-            if project.splits[split].role is Role.DEVELOPMENT
-        }
-        if needed - known:
-            record_first_access(project, domain, task, trial, run)
+        for suite, split in splits_of_task(project, domain, task):
+            if project.splits[split].role is Role.DEVELOPMENT and (suite, split, task) not in known:
+                record_access(project, (suite, split), domain, task, (trial,), run, only_first=True)
 
 
 @dataclass(frozen=True)

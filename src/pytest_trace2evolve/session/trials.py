@@ -23,17 +23,15 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import AgentError, Simulation, TerminationReason
 from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.scoring.failures import explain_failure
-from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.metrics import Trials, is_success, to_evidence
-from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.scoring.metrics import Trials, is_success
+from pytest_trace2evolve.session.comparability import compare_with_baseline
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simulations
-from pytest_trace2evolve.session.evidence_sources import RecordedRuns
+from pytest_trace2evolve.session.evidence_sources import RecordedRuns, score_simulation
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
-from pytest_trace2evolve.session.regressions import compare_with_baseline
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
-from pytest_trace2evolve.session.traces import record_first_access, sealed_splits_of_task
+from pytest_trace2evolve.session.traces import record_first_accesses, sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")
@@ -203,7 +201,7 @@ class TaskRunner:
         simulation, task, result = failed_trial
         try:
             domain, trial = planned_suite.suite.domain, simulation.trial or 0
-            record_first_access(self.plan.project, domain, task_id, trial, self.plan.run_id)
+            record_first_accesses(self.plan.project, domain, {task_id: trial}, self.plan.run_id)
         except LedgerError as error:
             return replace(run, failure=Failure(trial, problem=str(error)))
         world = self._world(planned_suite)
@@ -422,22 +420,17 @@ class TaskRunner:
         try:
             if isinstance(simulation, Exception):
                 raise simulation
-            world = self._world(planned_suite)
-            result = score(simulation, task, world, self.plan.judge)
-            talks = self._is_conversational(planned_suite)
-            findings = breaches_in(simulation, result, world if talks else None)
-            check_results = self.plan.trace_checks.run(simulation, result, task, world) if talks else {}
-            types = world.tool_types()
-            record = to_evidence(
+            scored = score_simulation(
                 simulation,
                 task,
-                result,
-                types,
+                self._world(planned_suite),
+                self.plan.judge,
+                self.plan.trace_checks,
                 solo=planned_suite.suite.solo,
-                findings=findings,
-                check_results=check_results,
+                talks=self._is_conversational(planned_suite),
             )
-            content = simulation_record(simulation, result, findings or (), check_results)
+            result, check_results = scored.score, scored.check_results
+            content = simulation_record(simulation, result, scored.findings, check_results)
             if folder is None and result.reward is not None and not is_success(result.reward):
                 self._failed_trials.setdefault((planned_suite.name, task.id), (simulation, task, result))
         except Exception as error:
@@ -452,7 +445,7 @@ class TaskRunner:
             store.write_simulation(content)
         except OSError as error:
             raise StorageError.from_os_error(error, store.folder) from None
-        return record
+        return scored.record
 
     def _is_conversational(self, planned_suite: PlannedSuite) -> bool:
         """Return whether the agent of a suite talks; cached because the provenance digests the whole lock."""
