@@ -1,7 +1,9 @@
 """Who makes the baseline's fresh trials: with which candidate, settings and endpoint, or why nobody."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates
+from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     CandidateRef,
@@ -23,8 +26,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.session import confirmation as confirm
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.confirmation import BaselineSetupFinder
-from pytest_trace2evolve.session.plan import AGENT_ENDPOINT, Confirmation, Endpoint
+from pytest_trace2evolve.session.plan import AGENT_ENDPOINT, Confirmation, Endpoint, Options
 from pytest_trace2evolve.utils.secrets import REMOVAL_MARK
 from tests.gate_helpers import write_candidate
 
@@ -41,15 +43,34 @@ def candidates(tmp_path: Path) -> Candidates:
     return Candidates(tmp_path)
 
 
+def asked(
+    candidates: Candidates,
+    candidate: CandidateRef | None,
+    recorded: Settings,
+    *,
+    agent: str = CHAT,
+    code: Code | None = None,
+    live: LiveSettings | None = LIVE,
+    endpoint: Endpoint = AGENT_ENDPOINT,
+    prices: Mapping[str, Price] = MappingProxyType({}),
+    needs_prices: bool = False,
+) -> Confirmation:
+    """How the baseline of suite `desk` is rerun."""
+    budgets = Budgets(cost=1.0 if needs_prices else None)
+    options = Options(live=live, baseline_endpoint=endpoint, budgets=budgets)
+    project: Any = SimpleNamespace(adapters=Adapters(NOWHERE), candidates=candidates, root=NOWHERE)
+    finder = confirm._BaselineSetupFinder(options, LIVE, project)
+    vars(finder)["prices"] = prices
+    provenance = Provenance(domain="d", provider="p", candidate=candidate, agent=recorded)
+    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
+    identity = Identity(agent=Settings(code=code))
+    suite: Any = SimpleNamespace(name="desk", baseline=baseline, agent=agent, identity=identity)
+    return finder.find([suite], 640)
+
+
 def found(candidates: Candidates, recorded: Settings, **changes: Any) -> CandidateSetup | str:
     """The baseline's side, or why there is none."""
-    sides = BaselineSetupFinder(
-        LIVE, LIVE, Adapters(NOWHERE), candidates, AGENT_ENDPOINT, prices={}, needs_prices=False
-    )
-    agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
-    provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].to_ref(), agent=recorded)
-    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, {"desk": identity}, 640)
+    result = asked(candidates, candidates["v0"].to_ref(), recorded, **changes)
     assert (len(result.sides), len(result.refusal_reasons)) in ((1, 0), (0, 1))
     return result.sides["desk"] if result.sides else result.refusal_reasons["desk"]
 
@@ -150,24 +171,13 @@ def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str
 def test_an_unknown_candidate_is_a_reason(
     candidates: Candidates, candidate: CandidateRef | None, reason: str
 ) -> None:
-    sides = BaselineSetupFinder(
-        LIVE, LIVE, Adapters(NOWHERE), candidates, AGENT_ENDPOINT, prices={}, needs_prices=False
-    )
-    provenance = Provenance(domain="d", provider="p", candidate=candidate, agent=recorded(LIVE))
-    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    confirm = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1)
-    assert confirm.refusal_reasons == {"desk": reason}
+    assert asked(candidates, candidate, recorded(LIVE)).refusal_reasons == {"desk": reason}
 
 
 def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
     old = candidates["v0"].to_ref()
     (tmp_path / "v0.md").write_text("no front matter")
-    sides = BaselineSetupFinder(
-        LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AGENT_ENDPOINT, prices={}, needs_prices=False
-    )
-    provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
-    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    refused = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1).refusal_reasons["desk"]
+    refused = asked(Candidates(tmp_path), old, recorded(LIVE)).refusal_reasons["desk"]
     assert "v0.md: line 1 must be" in refused
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import CassetteError
-from pytest_trace2evolve.session.cassettes import playback_settings
+from pytest_trace2evolve.session.candidate_models import playback_settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project

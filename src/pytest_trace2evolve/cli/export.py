@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.cli.common import nearest_project
 from pytest_trace2evolve.report.export import FORMATS
-from pytest_trace2evolve.session.export_data import exported_suites
+from pytest_trace2evolve.session.page_data import exported_suites
 from pytest_trace2evolve.utils.files import write_atomic
 
 

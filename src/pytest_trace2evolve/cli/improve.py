@@ -219,7 +219,7 @@ def improve(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.improve.arena import improve
     from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.search_planner import plan_search
-    from pytest_trace2evolve.report.search import plan_text, search_json, search_text
+    from pytest_trace2evolve.report.improvement import plan_text, search_json, search_text
     from pytest_trace2evolve.session.planner import resources_of
 
     parse_run_options(options.run_options, options)

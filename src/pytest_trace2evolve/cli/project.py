@@ -184,8 +184,8 @@ def vary_failure(options: argparse.Namespace) -> int:
     case = to_case(opened.task)
     admitted: list[Case] = []
     world = Worlds().open("trace2evolve", "support")
-    for admission in admit(variants(case, case.id, Content(options.content)), world):
-        admitted += [] if admission.problems else [admission.case]
+    for variant, problems in admit(variants(case, case.id, Content(options.content)), world):
+        admitted += [] if problems else [variant]
         if len(admitted) == options.count:
             break
     write_atomic(options.out, map(format_case_line, admitted), exclusive=True)
@@ -227,7 +227,7 @@ def _check_case_file(path: Path) -> int:
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
-    results = ((result.case.id, result.problems) for result in admit(iter_cases(path), world))
+    results = ((case.id, problems) for case, problems in admit(iter_cases(path), world))
     return _print_admissions(path, "cases", results)
 
 
@@ -239,7 +239,7 @@ def _check_written_file(path: Path, options: argparse.Namespace) -> int:
     project = project_of(options)
     tasks = read_written_tasks(path)
     world = world_of_file(project, path, project.open_worlds())
-    checks = ((check.task.id, check.problems) for check in check_written_tasks(tasks, world))
+    checks = ((task.id, problems) for task, problems in check_written_tasks(tasks, world))
     return _print_admissions(path, "tasks", checks)
 
 

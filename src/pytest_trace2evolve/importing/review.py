@@ -109,7 +109,7 @@ def draft_problem(draft: Mapping[str, Any], place: str, world: World | None) -> 
     except CaseError as error:
         return str(error)
     checks = () if world is None else check_written_tasks([task], world)
-    problem = next((problem for check in checks for problem in check.problems), "")
+    problem = next((problem for _, problems in checks for problem in problems), "")
     return f"{place}: {problem}; correct the draft, or reject it" if problem else ""
 
 

@@ -17,7 +17,7 @@ from pytest_trace2evolve.errors import (
     ProposalError,
     ResultsError,
 )
-from pytest_trace2evolve.evidence.integrity import check_promotion
+from pytest_trace2evolve.evidence.ledger import check_promotion
 from pytest_trace2evolve.improve.leaks import MAX_HYPOTHESIS_LENGTH, SealedContent, check_draft
 from pytest_trace2evolve.improve.proposers import Draft, Request
 from pytest_trace2evolve.improve.reflect import render_conversation

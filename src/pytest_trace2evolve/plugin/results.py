@@ -16,9 +16,9 @@ from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
 from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.report.trace import agent_error_line, failure_lines, fit_lines, message_lines
 from pytest_trace2evolve.scoring.metrics import Trials
-from pytest_trace2evolve.session.comparability import baseline_trials_of
 from pytest_trace2evolve.session.events import Run, TaskDecided
 from pytest_trace2evolve.session.ledger import SplitName
+from pytest_trace2evolve.session.provenance import baseline_trials_of
 from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.session.trials import TaskRun
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line

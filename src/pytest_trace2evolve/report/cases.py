@@ -1,8 +1,8 @@
 """Render synthetic cases and the output of `trace2evolve init`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Column
 from rich.text import Text
@@ -12,10 +12,11 @@ from pytest_trace2evolve.project.scaffold import FileState, Scaffold
 from pytest_trace2evolve.records.task import RequiredOutcome, Turn
 from pytest_trace2evolve.report.formatting import (
     SYMMETRIC_PADDING,
-    make_grid,
+    FoldColumn,
     make_terminal_console,
     print_line,
     rendered_text,
+    table_text,
 )
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -25,27 +26,21 @@ _TURN_LABELS = {
     RequiredOutcome.REFUSED: "if that was refused",
 }
 
-MISSING = "missing"
-"""Shown for a record or field that is missing from a damaged store or has a wrong type."""
-
 
 def cases_text(path: str, cases: Sequence[Case]) -> str:
     """Render the cases of a file as a table."""
-    console = make_terminal_console()
-    table = make_grid(
-        Column("case", overflow="fold"),
-        Column("content", overflow="fold", no_wrap=True),
-        Column("expected", overflow="fold", no_wrap=True),
-        Column("the customer says", overflow="fold"),
-        padding=SYMMETRIC_PADDING,
-        title=f"{path}: {len(cases)} cases",
+    case_column, words = (Column(heading, overflow="fold") for heading in ("case", "the customer says"))
+    rows = (
+        (
+            Text(case.id),
+            case.script.content.value,
+            "to refuse" if case.script.refuses_all else "to act",
+            Text(sanitize_line(case.script.turns[0].says)),
+        )
+        for case in cases
     )
-    for case in cases:
-        right_answer = "to refuse" if case.script.refuses_all else "to act"
-        opening = sanitize_line(case.script.turns[0].says)
-        table.add_row(Text(case.id), case.script.content.value, right_answer, Text(opening))
-    console.print(table)
-    return rendered_text(console)
+    columns = (case_column, FoldColumn("content"), FoldColumn("expected"), words)
+    return table_text(columns, rows, padding=SYMMETRIC_PADDING, title=f"{path}: {len(cases)} cases")
 
 
 def case_text(case: Case) -> str:
@@ -80,53 +75,17 @@ def _turn_lines(turn: Turn) -> Iterator[tuple[str, str]]:
 
 
 def _store_lines(case: Case) -> Iterator[tuple[str, str]]:
+    """Yield the store's records as JSON, with a star before those that the customer asks about."""
     tables = case.task.tables
-    yield "", ""
-    yield f"The store: {', '.join(_table_sizes(tables)) or MISSING}", "bold blue"
-    orders = _as_mapping(tables.get("orders"))
     requested_ids = {
         record_id for turn in case.script.turns for request in turn.requests for record_id in request.about
     }
-    for user_id, user in _as_mapping(tables.get("users")).items():
-        marker = "*" if user_id in requested_ids else " "
-        yield f"{marker} {user_id}: {_values_text(_field_of(user, 'payment_methods'), 'payment methods')}", ""
-        order_ids = _field_of(user, "orders")
-        if not isinstance(order_ids, list):
-            yield f"    orders: {MISSING}", ""
-            continue
-        for order_id in map(str, order_ids):
-            marker = "*" if order_id in requested_ids else " "
-            yield f"  {marker} {order_id} {_order_text(orders.get(order_id))}", ""
-
-
-def _table_sizes(tables: Mapping[str, Any]) -> Iterator[str]:
+    yield "", ""
+    yield "The store", "bold blue"
     for name, table in tables.items():
-        if isinstance(table, dict):
-            yield f"{len(table)} {name if len(table) != 1 else name[:-1]}"
-        else:
-            yield f"{name} {MISSING}"
-
-
-def _order_text(order: Any) -> str:
-    if not isinstance(order, dict):
-        return MISSING
-    items = _field_of(order, "items")
-    if not isinstance(items, list):
-        return f"{_field_of(order, 'status')}: items {MISSING}"
-    items_text = "; ".join(f"{_field_of(item, 'name')} {_field_of(item, 'price')}" for item in items)
-    return f"{_field_of(order, 'status')}: {items_text}"
-
-
-def _values_text(value: Any, name: str) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, dict | list) else f"{name} {MISSING}"
-
-
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _field_of(record: Any, name: str) -> Any:
-    return _as_mapping(record).get(name, MISSING)
+        for key, record in table.items() if isinstance(table, dict) else [(name, table)]:
+            text = json.dumps(record, ensure_ascii=False, default=str)
+            yield f"{'*' if key in requested_ids else ' '} {key}: {text}", ""
 
 
 def _gold_lines(case: Case) -> Iterator[tuple[str, str]]:

@@ -17,10 +17,10 @@ from pytest_trace2evolve.report.formatting import (
     Page,
     escape,
     format_number,
-    make_grid,
     make_terminal_console,
     print_line,
     rendered_text,
+    table_text,
 )
 from pytest_trace2evolve.report.verdict import checks_line, invariants_line, pass_hat_text
 
@@ -73,7 +73,7 @@ def _age_text(baseline: "BaselineFacts") -> str:
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
     """Render saved baselines as a table, with notes about stale locks."""
     figure_headings = ("age", "tasks", "trials", "runs")
-    headings = (
+    headings = [
         "suite",
         "baseline",
         "age",
@@ -84,47 +84,46 @@ def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
         "runs",
         "lock",
         "lineage",
-    )
-    columns = [
-        Column(name, justify="right" if name in figure_headings else "left", overflow="fold")
-        for name in headings
     ]
-    table = make_grid(*columns, padding=NARROW_PADDING)
-    for baseline in baselines:
-        if baseline.error:
-            table.add_row(baseline.suite, baseline.name, NOT_MEASURED, "damaged")
-            continue
-        parent_text = f" ← {baseline.parent}" if baseline.parent else ""
-        candidate = (
-            f"{baseline.candidate}{parent_text}" if baseline.candidate or parent_text else NOT_MEASURED
-        )
-        table.add_row(
-            escape(baseline.suite),
-            escape(baseline.name),
-            NOT_MEASURED if baseline.age_days is None else _days_text(baseline.age_days),
-            escape(candidate),
-            escape(baseline.model or NOT_MEASURED),
-            str(baseline.tasks),
-            _range_text(baseline.trials),
-            str(baseline.simulations),
-            baseline.lock,
-            escape(_lineage_text(baseline)),
-        )
-    console = make_terminal_console()
-    console.print(table)
-    for baseline in baselines:
-        if baseline.changed:
-            changes_text = escape("; ".join(baseline.changed))
-            console.print(f"{escape(baseline.path)}: lock stale: {changes_text}", soft_wrap=True)
-    return rendered_text(console)
+    return table_text(
+        (
+            Column(name, justify="right" if name in figure_headings else "left", overflow="fold")
+            for name in headings
+        ),
+        map(_baseline_row, baselines),
+        padding=NARROW_PADDING,
+        notes=(
+            f"{baseline.path}: lock stale: {'; '.join(baseline.changed)}"
+            for baseline in baselines
+            if baseline.changed
+        ),
+    )
+
+
+def _baseline_row(baseline: "BaselineFacts") -> Sequence[str]:
+    if baseline.error:
+        return baseline.suite, baseline.name, NOT_MEASURED, "damaged"
+    parent_text = f" ← {baseline.parent}" if baseline.parent else ""
+    candidate = f"{baseline.candidate}{parent_text}" if baseline.candidate or parent_text else NOT_MEASURED
+    return (
+        escape(baseline.suite),
+        escape(baseline.name),
+        NOT_MEASURED if baseline.age_days is None else _days_text(baseline.age_days),
+        escape(candidate),
+        escape(baseline.model or NOT_MEASURED),
+        str(baseline.tasks),
+        _range_text(baseline.trials),
+        str(baseline.simulations),
+        baseline.lock,
+        escape(_lineage_text(baseline)),
+    )
 
 
 def runs_table(runs: Sequence["RunFacts"]) -> str:
     """Render runs as a table."""
     headings = ("run", "candidate", "suites", "started (UTC)", "decision", "evidence")
-    table = make_grid(*(Column(name, overflow="fold") for name in headings), padding=NARROW_PADDING)
-    for run in runs:
-        table.add_row(
+    rows = (
+        (
             escape(run.run),
             escape(run.candidate or NOT_MEASURED),
             escape(", ".join(run.suites) or NOT_MEASURED),
@@ -132,9 +131,9 @@ def runs_table(runs: Sequence["RunFacts"]) -> str:
             "damaged" if run.error else escape(_decision_text(run)),
             escape(", ".join(run.labels) or NOT_MEASURED),
         )
-    console = make_terminal_console()
-    console.print(table)
-    return rendered_text(console)
+        for run in runs
+    )
+    return table_text((Column(name, overflow="fold") for name in headings), rows, padding=NARROW_PADDING)
 
 
 def _decision_text(run: "RunFacts") -> str:

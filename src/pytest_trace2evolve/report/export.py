@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.trace import Simulation
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.session.export_data import ExportedSuite
+    from pytest_trace2evolve.session.page_data import ExportedSuite
 
 NAMESPACE = uuid.UUID("5b0c9a3e-0d6c-5a39-8c5e-6f2f8f0a7d11")
 """The namespace of the ids in exports, which are the same in each export of a run."""

@@ -6,7 +6,7 @@ Untrusted text cannot change the style or control the terminal.
 import io
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rich import markup
@@ -41,6 +41,9 @@ COLUMN_GAP, MIN_NAME_COLUMNS = 2, 12
 
 WordColumn = partial(Column, no_wrap=True)
 """A column of short words."""
+
+FoldColumn = partial(Column, overflow="fold", no_wrap=True)
+"""A column of words that are folded rather than cut, if there is too little room."""
 
 FigureColumn = partial(Column, justify="right", no_wrap=True)
 """A column of figures."""
@@ -84,6 +87,24 @@ def make_grid(
         header_style="bold",
         padding=padding,
     )
+
+
+def table_text(
+    columns: Iterable[Column | str],
+    rows: Iterable[Iterable[Text | str]],
+    *,
+    padding: tuple[int, int, int, int] = WIDE_PADDING,
+    title: str | None = None,
+    notes: Iterable[str] = (),
+) -> str:
+    """Render a table for the terminal, and untrusted notes below it, a line each."""
+    console, table = make_terminal_console(), make_grid(*columns, padding=padding, title=title)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in notes:
+        print_line(console, note)
+    return rendered_text(console)
 
 
 class Page:

@@ -1,4 +1,4 @@
-"""Render environments, training runs and routers for the terminal."""
+"""Renders searches, environments, training runs and routers for the terminal."""
 
 import io
 import json
@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from pytest_trace2evolve.improve.arena import SearchResult
 from pytest_trace2evolve.improve.routing import accuracy
+from pytest_trace2evolve.improve.search import Row, Status
+from pytest_trace2evolve.improve.search_sessions import SearchPlan
 from pytest_trace2evolve.records.adapter import ConfusionMatrix, HeldOutRewards, RewardChange
 from pytest_trace2evolve.records.environment import (
     AdmissionReport,
@@ -20,12 +23,14 @@ from pytest_trace2evolve.records.environment import (
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
+    FoldColumn,
     WordColumn,
     fits,
     format_points,
     make_grid,
     make_terminal_console,
     rendered_text,
+    table_text,
 )
 from pytest_trace2evolve.training.heldout import reward_change, top_change
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
@@ -35,20 +40,95 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.environments.calibration import EnvironmentStatus
 
 
+def plan_text(plan: SearchPlan) -> str:
+    """Return one line about a search before it starts."""
+    limits = {
+        "proposals": plan.budgets.proposals,
+        "simulations": plan.budgets.simulations,
+        "minutes": plan.budgets.minutes,
+        "US dollars": plan.budgets.cost,
+    }
+    budget = ", ".join(f"{limit:g} {name}" for name, limit in limits.items() if limit is not None)
+    return (
+        f"improve {plan.root} on {plan.suite}: {len(plan.groups)} discovery tasks screen, "
+        f"{len(plan.gated_tasks)} tasks gate, {plan.trials} trial{'' if plan.trials == 1 else 's'} each; "
+        f"budget: {budget or 'none'}, or {plan.rules.plateau} proposals without a promotion"
+    )
+
+
+def search_text(plan: SearchPlan, result: SearchResult) -> str:
+    """Render the outcome of each proposal, both controls, the usage and the next step."""
+    columns = [*map(FoldColumn, ("candidate", "parent", "gain", "tasks", "status"))]
+    columns += [Column(heading, overflow="fold") for heading in ("verdict", "hypothesis")]
+    hypotheses = {proposal.id: proposal.hypothesis for proposal in result.state.proposals}
+    cells = (
+        (row.candidate, row.parent, _gain_text(row), str(row.tasks), row.status.value, row.verdict)
+        for row in result.rows
+    )
+    rows = (map(Text, (*row, hypotheses.get(row[0], ""))) for row in cells)
+    table = table_text(columns, rows)
+    return "\n".join([table.rstrip("\n"), *_lines(plan, result)])
+
+
+def _gain_text(row: Row) -> str:
+    return "" if row.gain is None or row.error is None else f"{100 * row.gain:+.1f} ± {100 * row.error:.1f}"
+
+
+def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
+    state, lines = result.state, []
+    if (null := result.null_gain) is not None and result.best_of_two is not None:
+        lines.append(
+            f"null arm ({plan.null_arm}): {100 * null.mean:+.1f} ± {100 * null.error:.1f} points on "
+            f"{null.tasks} tasks; the parent under another name, so this difference is noise"
+        )
+        lines.append(
+            f"best of 2 runs of {plan.root}: {max(result.means):.3f} by run, {result.best_of_two:.3f} by "
+            f"task; first run {result.means[0]:.3f}"
+        )
+    count = len(state.proposals)
+    lines.append(
+        f"{count} proposal{'' if count == 1 else 's'}, {state.simulations_of():,} simulations, "
+        f"{state.usage.tokens:,} tokens"
+        + ("" if not state.usage.cost else f", ${state.usage.cost:.2f}")
+        + f", {state.minutes:.1f} minutes"
+    )
+    if result.stopped:
+        open_text = "" if count == len(result.rows) else f"; undecided proposals: {count - len(result.rows)}"
+        lines.append(f"stopped: {result.stopped}{open_text}; rerun with a larger budget to resume")
+    kept = [row for row in result.rows if row.status is Status.KEEP]
+    if kept:
+        lines.append(f"best: {result.best}, after {len(kept)} promotion{'' if len(kept) == 1 else 's'}")
+    else:
+        lines.append(f"nothing was promoted; the best candidate is still {plan.root}")
+    return lines
+
+
+def search_json(result: SearchResult) -> str:
+    """Render the outcome as JSON."""
+    null = result.null_gain
+    content: dict[str, Any] = {
+        "best": result.best,
+        "stopped": result.stopped,
+        "rows": [vars(row) for row in result.rows],
+        "null_arm": None if null is None else vars(null),
+        "best_of_two": result.best_of_two,
+        "simulations": result.state.simulations_of(),
+        "usage": result.state.usage.model_dump(mode="json"),
+        "minutes": result.state.minutes,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
 def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
     """Render environments as a table."""
-    console = make_terminal_console()
-    table = make_grid(
-        Column("environment", overflow="fold", no_wrap=True),
-        Column("digest", overflow="fold", no_wrap=True),
-        Column("calibrated", overflow="fold"),
-        Column("pays", overflow="fold"),
+    texts = (Column(heading, overflow="fold") for heading in ("calibrated", "pays"))
+    return table_text(
+        (FoldColumn("environment"), FoldColumn("digest"), *texts),
+        (
+            (Text(item.name), item.digest[:12], Text(_calibration_state(item)), Text(item.pays))
+            for item in environments
+        ),
     )
-    for environment in environments:
-        state = _calibration_state(environment)
-        table.add_row(Text(environment.name), environment.digest[:12], Text(state), Text(environment.pays))
-    console.print(table)
-    return rendered_text(console)
 
 
 def _calibration_state(environment: "EnvironmentStatus") -> str:
@@ -64,24 +144,17 @@ def _calibration_state(environment: "EnvironmentStatus") -> str:
 
 def admission_text(report: AdmissionReport) -> str:
     """Render the checks of an admission as a table."""
-    console = make_terminal_console()
     verdict = "admitted" if report.passed else "rejected"
-    table = make_grid(
-        Column("check", overflow="fold", no_wrap=True),
-        Column("passed", overflow="fold", no_wrap=True),
-        Column("detail", overflow="fold"),
+    return table_text(
+        (FoldColumn("check"), FoldColumn("passed"), Column("detail", overflow="fold")),
+        ((Text(line.check), "yes" if line.passed else "NO", Text(line.detail)) for line in report.checks),
         title=f"{report.capability}: {verdict}, {report.seeds} seeds in {report.seconds:.1f} s",
     )
-    for line in report.checks:
-        table.add_row(Text(line.check), "yes" if line.passed else "NO", Text(line.detail))
-    console.print(table)
-    return rendered_text(console)
 
 
 def calibrations_text(calibrations: Sequence[Calibration]) -> str:
     """Render calibrations, one row per measured difficulty, with advice if no difficulty fits."""
-    console = make_terminal_console()
-    headings = (
+    headings = [
         "environment",
         "difficulty",
         "mean",
@@ -92,17 +165,16 @@ def calibrations_text(calibrations: Sequence[Calibration]) -> str:
         "pass@k",
         "lost",
         "tokens",
+    ]
+    return table_text(
+        (*map(FoldColumn, headings), Column("outside", overflow="fold")),
+        (
+            map(Text, _calibration_row(calibration.capability, result))
+            for calibration in calibrations
+            for result in calibration.tried
+        ),
+        notes=(f"{item.capability}: {item.advice}" for item in calibrations if item.advice),
     )
-    columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
-    table = make_grid(*columns, Column("outside", overflow="fold"))
-    for calibration in calibrations:
-        for result in calibration.tried:
-            table.add_row(*map(Text, _calibration_row(calibration.capability, result)))
-    console.print(table)
-    for calibration in calibrations:
-        if calibration.advice:
-            console.print(Text(f"{calibration.capability}: {calibration.advice}"))
-    return rendered_text(console)
 
 
 def _calibration_row(capability: str, result: DifficultyResult) -> list[str]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import natural_sort_key
@@ -434,9 +433,13 @@ def task_rows(summary: RunSummary, suites: Sequence["PageSuite"]) -> list[Row]:
         if suite is None or not suite_summary.verdicts:
             continue
         baseline, candidate = (
-            _sides(side.simulations if side else ()) for side in (suite.baseline, suite.candidate)
+            {task: _side(trials) for task, trials in trials_by_task(side.simulations if side else ()).items()}
+            for side in (suite.baseline, suite.candidate)
         )
-        rising = _rising_faults(baseline.values(), candidate.values())
+        old_faults, new_faults = (
+            sum((side.faults for side in sides.values()), Counter[str]()) for sides in (baseline, candidate)
+        )
+        rising = [fault for fault, _ in (new_faults - old_faults).most_common()]
         names = baseline.keys() | candidate.keys()
         verdicts = {verdict.split or "": verdict for verdict in suite_summary.verdicts}
         for split in dict.fromkeys(("",) if "" in verdicts else (*verdicts, *suite.splits)):
@@ -468,10 +471,6 @@ def task_rows(summary: RunSummary, suites: Sequence["PageSuite"]) -> list[Row]:
 _NO_TRIALS = Side(0, 0, 0, None, None, None, Counter())
 
 
-def _sides(records: Iterable[SimulationEvidence]) -> dict[str, Side]:
-    return {task: _side(trials) for task, trials in trials_by_task(records).items()}
-
-
 def _side(trials: Trials) -> Side:
     records = trials.records
     costs = [record.cost for record in records if record.cost is not None]
@@ -492,12 +491,6 @@ def _side(trials: Trials) -> Side:
             )
         ),
     )
-
-
-def _rising_faults(baseline: Iterable[Side], candidate: Iterable[Side]) -> list[str]:
-    """Return the faults that more simulations of the candidate have, the largest rise first."""
-    old, new = (sum((side.faults for side in sides), Counter[str]()) for sides in (baseline, candidate))
-    return [fault for fault, _ in (new - old).most_common()]
 
 
 def _state(verdict: Verdict | None, task: str, old: Side, new: Side, *, has_new_fault: bool) -> str:

@@ -241,7 +241,8 @@ class ProgressTracker:
             (name, task_id): reward
             for name, planned_suite in suites.items()
             if planned_suite.baseline is not None
-            for task_id, reward in _mean_rewards(planned_suite.baseline.evidence.simulations).items()
+            for task_id, trials in trials_by_task(planned_suite.baseline.evidence.simulations).items()
+            if (reward := trials.reward) is not None
         }
         self.total = sum(
             len(planned_suite.lock.tasks) * planned_suite.trials for planned_suite in suites.values()
@@ -282,11 +283,6 @@ class ProgressTracker:
             reruns=totals.fresh,
             oldest=(totals.waiting_task, totals.waiting_seconds),
         )
-
-
-def _mean_rewards(simulations: Iterable[SimulationEvidence]) -> dict[str, float]:
-    trials = trials_by_task(simulations)
-    return {task: group.reward for task, group in trials.items() if group.reward is not None}
 
 
 PRINT_INTERVAL_SECONDS = 30.0

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.failure import ABSENT, DatabasePath, Difference, Failure
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import AgentError, Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome
@@ -36,7 +36,7 @@ from pytest_trace2evolve.scoring.failures import call_text
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.session.traces import FailedTask, FailedTasks, OpenedTrace
+    from pytest_trace2evolve.session.traces import FailedTasks, OpenedTrace
 
 
 MAX_COLUMNS = 100
@@ -285,9 +285,10 @@ def failed_text(run: "FailedTasks") -> str:
         return rendered_text(console)
     table = make_grid("suite", "split", "task", FigureColumn("failed trials"), FigureColumn("reward"))
     for task in run.failed_tasks:
+        names = [split if suite == task.suite else f"{suite}::{split}" for suite, split in task.splits]
         table.add_row(
             escape(task.suite),
-            escape(_split_text(task)),
+            escape((", ".join(names) or NOT_MEASURED) + (" !" if task.is_sealed else "")),
             escape(task.task),
             f"{task.failed_trials} of {task.measured_trials}",
             format_number(task.reward),
@@ -299,11 +300,6 @@ def failed_text(run: "FailedTasks") -> str:
     parts = ["trace2evolve", "show", run.run, task.task, "--suite", task.suite]
     print_line(console, f"open a trace: {shlex.join(parts)}")
     return rendered_text(console)
-
-
-def _split_text(task: "FailedTask") -> str:
-    names = [split if suite == task.suite else f"{suite}::{split}" for suite, split in task.splits]
-    return (", ".join(names) or NOT_MEASURED) + (" !" if task.is_sealed else "")
 
 
 def _print_message(
@@ -321,7 +317,8 @@ def _print_message(
         text = message.content or ""
         _print_block(console, _indented_json(text) if message.role == "tool" else text, is_full=is_full)
     for call in message.tool_calls or []:
-        _print_block(console, _call_text(call), is_full=is_full)
+        arguments = ", ".join(f"{name}={_to_json(value)}" for name, value in call.arguments.items())
+        _print_block(console, f"→ {call.name}({arguments})", is_full=is_full)
 
 
 def _print_block(console: Console, text: str, *, is_full: bool) -> None:
@@ -330,11 +327,6 @@ def _print_block(console: Console, text: str, *, is_full: bool) -> None:
         console.print(Text(_INDENT + line), soft_wrap=True)
     if len(shown_text) < len(text):
         print_line(console, f"{_INDENT}… {len(text) - len(shown_text):,} more characters (--full)", "dim")
-
-
-def _call_text(call: ToolCall) -> str:
-    arguments = ", ".join(f"{name}={_to_json(value)}" for name, value in call.arguments.items())
-    return f"→ {call.name}({arguments})"
 
 
 def _indented_json(text: str) -> str:

@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
 from pytest_trace2evolve.cases.case import Case, format_case_line, read_cases
@@ -23,17 +22,14 @@ from pytest_trace2evolve.errors import (
     Trace2EvolveError,
     WorldError,
     name_suggestion,
-    shorten,
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.records.failure import ABSENT, Difference
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.matchers import satisfies
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import open_session, score
 from pytest_trace2evolve.users.scripted import ScriptedUser
@@ -43,7 +39,6 @@ from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic
 from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, read_lines, read_text
 from pytest_trace2evolve.worlds.plain import PlainSession
-from pytest_trace2evolve.worlds.plain_data import is_same
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=100)
@@ -53,22 +48,20 @@ FROZEN_CASES_FILE = "synthetic/pressure.jsonl"
 """The file of frozen cases, relative to the project's root."""
 
 
-@dataclass(frozen=True)
-class Admission:
-    """The result of checking one case, which is admitted if it has no problems."""
+TaskT = TypeVar("TaskT", Case, WrittenTask)
 
-    case: Case
-    problems: tuple[str, ...]
+Admission = tuple[TaskT, tuple[str, ...]]
+"""A case or a written task, and its problems; it is admitted if it has none."""
 
 
-def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
+def admit(cases: Iterable[Case], world: World) -> Iterator[Admission[Case]]:
     """Check cases. An exception while a case runs is reported as a problem of that case."""
     for case in cases:
         try:
             problems = tuple(asyncio.run(_find_problems(case, world)))
         except Exception as error:  # a damaged store can fail at any read
             problems = (f"it cannot be run: {' '.join(f'{type(error).__name__}: {error}'.split())}",)
-        yield Admission(case, problems)
+        yield case, problems
 
 
 async def _find_problems(case: Case, world: World) -> list[str]:
@@ -163,9 +156,8 @@ def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]
         with folder_lock(path.parent):
             old_text = read_text(path, CaseError, max_bytes=MAX_RESULTS_BYTES) if path.exists() else ""
             ids = {case.digest: case.id for case in read_cases(path)} if old_text.strip() else {}
-            for admission in admit(cases, worlds.open("trace2evolve", "support")):
-                case = admission.case
-                if problem := _conflict_reason(case, ids) or next(iter(admission.problems), ""):
+            for case, problems in admit(cases, worlds.open("trace2evolve", "support")):
+                if problem := _conflict_reason(case, ids) or next(iter(problems), ""):
                     notes.append(f"case {case.id} was not frozen: {problem}")
                     continue
                 ids[case.digest] = case.id
@@ -195,14 +187,6 @@ def _conflict_reason(case: Case, ids: dict[str, str]) -> str:
 
 
 # Written tasks.
-
-
-@dataclass(frozen=True)
-class TaskCheck:
-    """The result of checking one written task, which is admitted if it has no problems."""
-
-    task: WrittenTask
-    problems: tuple[str, ...]
 
 
 def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
@@ -244,7 +228,7 @@ def task_files(project: Project) -> list[Path]:
     return list(files)
 
 
-def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[TaskCheck]:
+def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[Admission[WrittenTask]]:
     """Check tasks. An exception while a task runs is reported as a problem of that task."""
     for task in tasks:
         try:
@@ -253,7 +237,7 @@ def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[
             text = " ".join(f"{error}".split())
             kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
             problems = (f"it cannot be run: {kind}{text}",)
-        yield TaskCheck(task, problems)
+        yield task, problems
 
 
 def _task_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
@@ -298,22 +282,6 @@ def _data_problems(
             if result.error:
                 yield f"calls: {action.name} fails: {result.content[:200]}"
                 return
-        if not written_task.expect.calls or expected is None or not isinstance(session, PlainSession):
-            return
-        if differences := session.data_differences(expected):
-            yield f"data: after the expected calls, {_describe(differences[0])}; correct one of the two"
-
-
-def _describe(difference: Difference) -> str:
-    """Describe a difference with its place and both values."""
-    place = ".".join(map(str, difference.path)) or "the database"
-    expected, actual = (
-        "" if value is ABSENT else shorten(json.dumps(value, ensure_ascii=False, default=str), 80)
-        for value in (difference.expected, difference.actual)
-    )
-    if not actual:
-        return f"{place} is missing, expected {expected}"
-    return f"{place} is {actual}, expected {expected or 'nothing'}"
 
 
 def _is_complete(written_task: WrittenTask, world: World) -> bool:
@@ -344,17 +312,14 @@ def _idle_problems(written_task: WrittenTask, task: Task, world: World) -> Itera
     if simulation.termination_reason != TerminationReason.USER_STOP:
         yield f"the user does not end a conversation in which nothing is done ({ending_text(simulation)})"
         return
+    expect = written_task.expect
+    is_only_judged = expect.judged and not (expect.data or expect.calls or expect.says)
     if result.status is not Status.MEASURED:
         yield f"it is not measured: {result.note}"
-    elif passes(result) and not written_task.expect.wants_nothing and not _only_judged(written_task):
+    elif passes(result) and not expect.wants_nothing and not is_only_judged:
         yield "an agent that does nothing passes; expect something that only the right agent does"
-    elif not passes(result) and written_task.expect.wants_nothing:
+    elif not passes(result) and expect.wants_nothing:
         yield "an agent that does nothing fails, although nothing is expected"
-
-
-def _only_judged(written_task: WrittenTask) -> bool:
-    expect = written_task.expect
-    return bool(expect.judged) and not (expect.data or expect.calls or expect.says)
 
 
 def _without_judge(task: Task) -> Task:
@@ -406,15 +371,6 @@ def call_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
                 problem = _argument_problem(call, tools[call.name], world, is_partial=is_partial)
                 if problem:
                     yield f"{key}: {call.name}: {problem}"
-    for call in expect.calls or ():
-        for forbidden in expect.not_calls:
-            given = call.arguments or {}
-            is_forbidden = all(
-                name in given and satisfies(value, given[name], is_same)
-                for name, value in (forbidden.arguments or {}).items()
-            )
-            if forbidden.name == call.name and is_forbidden:
-                yield f"{call.name!r} is expected and forbidden; remove one of the two"
 
 
 def _argument_problem(call: ExpectedCall, tool: ToolSchema, world: World, *, is_partial: bool) -> str:

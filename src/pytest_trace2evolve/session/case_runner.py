@@ -32,7 +32,7 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.cassettes import recording_path
+from pytest_trace2evolve.session.candidate_models import recording_path
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.worlds.registry import Worlds

@@ -24,8 +24,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import open_draws
-from pytest_trace2evolve.evidence.integrity import check_traces
-from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.evidence.ledger import Ledger, check_traces
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.project.extensions import collect_trace_checks
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock

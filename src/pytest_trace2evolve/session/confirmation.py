@@ -1,17 +1,18 @@
 """Plans how fresh trials confirm regressions: their budget, and the setup that reruns the baseline."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.engine.live import AgentFunction, CandidateSetup, LiveSettings
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
 from pytest_trace2evolve.gate.protocols import Policy
-from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.models.prices import PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.candidates import Candidate, Candidates, describe_source
+from pytest_trace2evolve.project.candidates import Candidate, describe_source
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import (
     CandidateRef,
     Code,
@@ -28,7 +29,7 @@ from pytest_trace2evolve.session.plan import (
     FIRST_FRESH_TRIAL,
     SCRIPTED_AGENTS,
     Confirmation,
-    Endpoint,
+    Options,
     PlannedSuite,
 )
 from pytest_trace2evolve.utils.git import checked_out, git_text
@@ -44,42 +45,36 @@ class _CannotRunError(Exception):
 
 
 @dataclass(frozen=True)
-class BaselineSetupFinder:
+class _BaselineSetupFinder:
     """Finds the setup that reruns the baseline of a suite.
 
-    Attributes:
-        live: The model settings of this run; None if its agent comes from a plugin.
-        live_without_adapter: The model settings before the candidate's adapter is applied.
-        adapters: The project's adapters.
-        candidates: The project's candidates.
-        endpoint: The endpoint of the baseline's model.
-        prices: Prices by model.
-        needs_prices: Whether the run has a dollar budget, which requires a price for every model.
+    `live_without_adapter` are the model settings before the candidate's adapter is applied.
     """
 
-    live: LiveSettings | None
+    options: Options
     live_without_adapter: LiveSettings | None
-    adapters: Adapters
-    candidates: Candidates
-    endpoint: Endpoint
-    prices: Mapping[str, Price]
-    needs_prices: bool
+    project: Project
 
-    def find(
-        self,
-        baselines: Mapping[str, Baseline],
-        agents: Mapping[str, str],
-        identities: Mapping[str, Identity],
-        budget: int,
-    ) -> Confirmation:
-        """Return how a run confirms regressions; `agents` and `identities` are those of its suites."""
+    @property
+    def live(self) -> LiveSettings | None:
+        """The model settings of this run; None if its agent comes from a plugin."""
+        return self.options.live
+
+    @cached_property
+    def prices(self) -> Mapping[str, Price]:
+        return read_prices(self.project.root / PRICES_NAME)
+
+    def find(self, suites: Iterable[PlannedSuite], budget: int) -> Confirmation:
+        """Return how a run confirms regressions."""
         sides: dict[str, CandidateSetup] = {}
         reasons: dict[str, str] = {}
-        for suite, baseline in baselines.items():
+        for suite in suites:
+            if suite.baseline is None:
+                continue
             try:
-                sides[suite] = self._find_setup(baseline, agents[suite], identities[suite])
+                sides[suite.name] = self._find_setup(suite.baseline, suite.agent, suite.identity)
             except _CannotRunError as reason:
-                reasons[suite] = str(reason)
+                reasons[suite.name] = str(reason)
         return Confirmation(budget, sides, reasons)
 
     def _find_setup(self, baseline: Baseline, agent: str, identity: Identity) -> CandidateSetup:
@@ -131,10 +126,10 @@ class BaselineSetupFinder:
     def _find_candidate(self, baseline: str, recorded_candidate: CandidateRef | None) -> Candidate:
         if recorded_candidate is None:
             raise _CannotRunError(f"baseline {baseline!r} does not record its candidate")
-        if recorded_candidate.id not in self.candidates:
+        if recorded_candidate.id not in self.project.candidates:
             raise _CannotRunError(f"its candidate {recorded_candidate.id!r} is not in candidates/")
         try:
-            candidate = self.candidates[recorded_candidate.id]
+            candidate = self.project.candidates[recorded_candidate.id]
         except (CandidateError, AdapterError) as error:
             raise _CannotRunError(str(error)) from None
         if candidate.digest != recorded_candidate.digest:
@@ -147,17 +142,20 @@ class BaselineSetupFinder:
         self, baseline: str, recorded_settings: Settings, candidate: Candidate
     ) -> LiveSettings:
         """Return this run's settings with the model and request settings that the baseline recorded."""
-        endpoint = self.endpoint
+        endpoint = self.options.baseline_endpoint
         assert self.live is not None
-        if self.live.function is not None:
-            return self._own_agent_settings(baseline, recorded_settings, candidate)
-        if recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
+        is_own = self.live.function is not None
+        if not is_own and recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return self.live
         try:
-            candidate_live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
+            candidate_live = models_of(
+                candidate, self.live_without_adapter, self.project.adapters, self.prices
+            )
         except (ConfigError, CandidateError, AdapterError, ModelFolderError) as error:
             raise _CannotRunError(str(error)) from None
         assert candidate_live is not None
+        if is_own:
+            return self._own_agent_settings(baseline, recorded_settings, candidate_live)
         if recorded_settings == candidate_live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return candidate_live
         live = candidate_live if candidate.adapter or candidate.settings else self.live
@@ -189,7 +187,7 @@ class BaselineSetupFinder:
             raise _CannotRunError(f"its agent is not recorded completely: {error}") from None
         is_local = endpoint.url is None and model.weights is not None
         price = live.agent.price if is_local else self.prices.get(model.model)
-        if self.needs_prices and price is None:
+        if self.options.budgets.cost is not None and price is None:
             raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
         agent = replace(
             live.agent,
@@ -215,14 +213,9 @@ class BaselineSetupFinder:
         )
 
     def _own_agent_settings(
-        self, baseline: str, recorded_settings: Settings, candidate: Candidate
+        self, baseline: str, recorded_settings: Settings, live: LiveSettings
     ) -> LiveSettings:
         """Return the settings of the project's own agent if they are those that the baseline recorded."""
-        try:
-            live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
-        except (ConfigError, CandidateError, AdapterError, ModelFolderError) as error:
-            raise _CannotRunError(str(error)) from None
-        assert live is not None
         assert live.function is not None
         current_settings = live.agent_settings()
         if recorded_settings.implementation != current_settings.implementation:
@@ -233,12 +226,12 @@ class BaselineSetupFinder:
         try:
             self._check_same_code(baseline, recorded_settings.code, current_settings.code)
         except _CannotRunError:
-            function = _past_function(live.function, recorded_settings.code, self.adapters.folder.parent)
+            function = _past_function(live.function, recorded_settings.code, self.project.root)
             if function is None:
                 raise
             live = replace(live, function=function)
             current_settings = live.agent_settings()
-        if recorded_settings != current_settings or self.endpoint != AGENT_ENDPOINT:
+        if recorded_settings != current_settings or self.options.baseline_endpoint != AGENT_ENDPOINT:
             raise _CannotRunError(
                 f"baseline {baseline!r} was measured with a different model or other parameters than those "
                 "of its candidate and of this run's options"
@@ -281,22 +274,18 @@ def _first_names(names: Sequence[str]) -> str:
 
 def plan_confirmation(
     policy: Policy | None,
-    max_reruns: int | None,
-    setup_finder: BaselineSetupFinder,
+    options: Options,
+    live_without_adapter: LiveSettings | None,
+    project: Project,
     suites: Mapping[str, PlannedSuite],
 ) -> Confirmation | None:
     """Return how a run confirms regressions; None without a policy that confirms them.
-
-    Args:
-        policy: The gate's policy; None if the gate is off.
-        max_reruns: The budget of fresh simulations from the option; None if it is not given.
-        setup_finder: Finds the setups that rerun the baselines.
-        suites: The run's suites.
 
     Raises:
         ConfigError: a budget is given although nothing is confirmed, or a suite's trial numbers overlap
             those of fresh trials.
     """
+    max_reruns = options.max_reruns
     if policy is None or not policy.confirms_regressions:
         if max_reruns:
             reason = (
@@ -306,12 +295,9 @@ def plan_confirmation(
             )
             raise ConfigError(f"t2e_max_reruns {max_reruns} has no effect: {reason}")
         return None
-    confirmation = setup_finder.find(
-        {name: suite.baseline for name, suite in suites.items() if suite.baseline is not None},
-        {name: suite.agent for name, suite in suites.items()},
-        {name: suite.identity for name, suite in suites.items()},
-        policy.max_fresh_simulations if max_reruns is None else max_reruns,
-    )
+    finder = _BaselineSetupFinder(options, live_without_adapter, project)
+    budget = policy.max_fresh_simulations if max_reruns is None else max_reruns
+    confirmation = finder.find(suites.values(), budget)
     first_fresh_trial = min(FIRST_FRESH_TRIAL.values())
     for name in confirmation.sides if confirmation.is_possible else ():
         if suites[name].trials > first_fresh_trial:

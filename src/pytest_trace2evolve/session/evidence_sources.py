@@ -411,18 +411,13 @@ def combined_provenance(
 
 
 @dataclass(frozen=True)
-class RecordedSimulation:
-    """One recorded simulation, with its task as the same file records it."""
-
-    simulation: Simulation
-    task: "Task"
-
-
-@dataclass(frozen=True)
 class RecordedRuns:
-    """The recorded simulations of one candidate in one domain and mode, by task id."""
+    """The recorded simulations of one candidate in one domain and mode, by task id.
 
-    by_task: Mapping[str, list[RecordedSimulation]]
+    Each simulation has its task as the same file records it.
+    """
+
+    by_task: "Mapping[str, list[tuple[Simulation, Task]]]"
     files: tuple[ResultsFile, ...]
     notes: tuple[str, ...]
 
@@ -443,11 +438,11 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
         tasks_by_id = {
             simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
         }
-        by_task: dict[str, list[RecordedSimulation]] = {}
+        by_task: dict[str, list[tuple[Simulation, Task]]] = {}
         for simulation in simulations:
             safe_simulation = simulation.model_copy(update={"id": to_safe_id(simulation.id)})
-            recorded_simulation = RecordedSimulation(safe_simulation, tasks_by_id[simulation.id])
-            by_task.setdefault(simulation.task_id, []).append(recorded_simulation)
+            recorded = safe_simulation, tasks_by_id[simulation.id]
+            by_task.setdefault(simulation.task_id, []).append(recorded)
         runs_by_mode[mode] = RecordedRuns(by_task, tuple(files), notes)
     return runs_by_mode
 

@@ -3,15 +3,14 @@
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_path
-from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.evidence.ledger import VERDICT_NAME, Ledger, evidence_file_path
 from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
 from pytest_trace2evolve.evidence.saving import save_baseline
-from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.score import Status
@@ -38,19 +37,6 @@ _MAX_ERROR_LENGTH = 200
 """Maximum number of characters of an agent's error in a note."""
 
 
-class StoredRun(NamedTuple):
-    """The result of storing a run.
-
-    Attributes:
-        notes: Notes for the user, a line each.
-        has_saved_baselines: Whether a baseline was requested, and saved for every suite that ran, with every
-            trial measured and none ended by an agent error.
-    """
-
-    notes: list[str]
-    has_saved_baselines: bool
-
-
 def store_run(
     plan: Plan,
     runs: Sequence[SuiteRun],
@@ -63,8 +49,12 @@ def store_run(
     others_failed: bool = False,
     is_provisional: bool = False,
     totals: tuple[RunTotals, str] | None = None,
-) -> StoredRun:
+) -> tuple[list[str], bool]:
     """Store the results of a run. The verdict is written after all files that it refers to.
+
+    Returns:
+        Notes for the user, a line each, and whether a baseline was requested, and saved for every suite that
+        ran, with every trial measured and none ended by an agent error.
 
     Args:
         runs, outcomes: The suites' tasks and verdicts, in the same order.
@@ -105,7 +95,7 @@ def store_run(
         write_verdict(plan.run_folder, run_verdict)
         if not is_provisional:
             _record_verdicts(plan, runs, outcomes, ledger, draws, run_verdict)
-    return StoredRun(notes, has_saved_baselines)
+    return notes, has_saved_baselines
 
 
 def _run_verdict(
@@ -196,28 +186,20 @@ def _record_verdicts(
 
 def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
     """Write the usage of a live run to `run.json` in its folder."""
+    stage: dict[str, Any] | None = None
+    if plan.stage is not None:
+        stage = {**asdict(plan.stage), "of": plan.stage.count, "most": plan.stage.max_trials}
+        stage = {name: stage[name] for name in ("number", "of", "trials", "alpha", "most", "schedule")}
     content = {
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
         "simulations": {state.value: totals.states.get(state, 0) for state in SimulationState},
         "fresh": totals.fresh,
         "seconds": round(totals.seconds, 3),
-        "stage": None if plan.stage is None else _stage_record(plan.stage),
+        "stage": stage,
         "stopped": stop_reason or None,
     }
     write_atomic(plan.run_folder / "run.json", json.dumps(content, indent=1) + "\n")
-
-
-def _stage_record(stage: Stage) -> dict[str, Any]:
-    """A stage as stored in `run.json`, in which some names differ from those of the fields."""
-    return {
-        "number": stage.number,
-        "of": stage.count,
-        "trials": stage.trials,
-        "alpha": stage.alpha,
-        "most": stage.max_trials,
-        "schedule": stage.schedule,
-    }
 
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
@@ -231,7 +213,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
         tasks = [world.tasks()[task_id] for task_id in run.runs]
     else:  # the tasks as recorded
         recorded_tasks = planned_suite.recorded_runs.by_task
-        tasks = [recorded_tasks[task_id][0].task for task_id in run.runs if task_id in recorded_tasks]
+        tasks = [recorded_tasks[task_id][0][1] for task_id in run.runs if task_id in recorded_tasks]
     headers = [
         (store, run_evidence.provenance, tasks, store.stored_records(run_evidence.simulations), trials)
     ]
@@ -255,7 +237,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
             tasks,
             records,
             policy=world.policy(solo=planned_suite.suite.solo),
-            git_commit=_git_commit(plan),
+            git_commit=(git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip(),
             trials=trials,
             max_errors=planned_suite.suite.max_errors,
         )
@@ -297,10 +279,6 @@ def _save_baseline(
     if result.new_evidence is not None:
         ledger.record_baseline_save(outcome.name, saving.name, result.new_evidence, old_digest)
     return f"baseline {result.text}: {path.relative_to(plan.project.root)}", True
-
-
-def _git_commit(plan: Plan) -> str:
-    return (git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip()
 
 
 def agent_error_notes(plan: Plan, runs: Sequence[SuiteRun]) -> list[str]:

@@ -104,273 +104,208 @@ class Option:
         return settings
 
 
-def _key(name: str, help_text: str, **settings: Any) -> Option:
-    return Option(name, "key", help_text, **settings)
+def _option(usage: str, help_text: str, **settings: Any) -> Option:
+    """Return an option from its scope and usage, such as `run suite=NAME…` for one that can be repeated."""
+    scope, _, text = usage.partition(" ")
+    name, _, metavar = text.removesuffix("…").partition("=")
+    settings.setdefault("is_path", metavar in ("PATH", "DIR", "FILE"))
+    settings |= {"scope": scope, "is_repeatable": text.endswith("…")}
+    return Option(name, help=help_text, metavar=metavar or None, **settings)
 
 
 _COUNT = whole_number_parser(1, 10**6)
 _NUMBER = positive_number_parser(1e6)
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        "candidate",
-        "run",
+    _option(
+        "run candidate=ID",
         "a file of candidates/ (default: v0); ID+NAME uses an adapter, ID+routed all promoted ones",
-        metavar="ID",
         alias="--candidate",
     ),
-    Option(
-        "suite",
-        "run",
-        "run this suite (repeatable; default: all, or those of the replayed runs)",
-        metavar="NAME",
-        is_repeatable=True,
-    ),
-    Option(
-        "results",
-        "run",
-        "replay recorded runs from a tau2 results file or folder (repeatable)",
-        metavar="PATH",
-        is_repeatable=True,
-        is_path=True,
-    ),
-    Option(
-        "agent",
-        "run",
+    _option("run suite=NAME…", "run this suite (repeatable; default: all, or those of the replayed runs)"),
+    _option("run results=PATH…", "replay recorded runs from a tau2 results file or folder (repeatable)"),
+    _option(
+        "run agent=NAME",
         "agent: chat (default with a model), replay (with results), oracle, nop, module:function, a URL, or "
         "a plugin's",
-        metavar="NAME",
     ),
-    Option(
-        "trials",
-        "run",
-        "simulations per task (default: the suite's)",
-        metavar="N",
-        type=whole_number_parser(1, MAX_TRIALS),
+    _option(
+        "run trials=N", "simulations per task (default: the suite's)", type=whole_number_parser(1, MAX_TRIALS)
     ),
-    Option(
-        "baseline",
-        "gate",
+    _option(
+        "gate baseline=NAME|PATH",
         "compare with a saved baseline or a results file (default: nearest ancestor's)",
-        metavar="NAME|PATH",
     ),
-    Option("against", "gate", "use the saved baselines as this commit has them", metavar="COMMIT"),
-    Option("save-baseline", "gate", "save this run as a baseline of its suites", metavar="NAME"),
-    Option(
-        "baseline-mode",
-        "gate",
+    _option("gate against=COMMIT", "use the saved baselines as this commit has them"),
+    _option("gate save-baseline=NAME", "save this run as a baseline of its suites"),
+    _option(
+        "gate baseline-mode",
         "if the baseline exists: fail (save, default), replace it (update), add tasks (new-only) or trials",
         choices=("save", "update", "new-only", "more-trials"),
     ),
-    Option(
-        "gate",
-        "gate",
-        "gate policy (default: the ini key t2e_gate, or calibrated), or off",
-        metavar="POLICY|off",
-    ),
-    Option(
-        "goal",
-        "gate",
+    _option("gate gate=POLICY|off", "gate policy (default: the ini key t2e_gate, or calibrated), or off"),
+    _option(
+        "gate goal",
         "improve (default), hold (not worse) or no-regression (discard only on shown harm)",
         choices=("improve", "hold", "no-regression"),
     ),
-    Option(
-        "dry-run",
-        "gate",
+    _option(
+        "gate dry-run",
         "print what the run costs and can show, and start nothing; exit status 2 if a suite cannot decide",
         is_flag=True,
     ),
-    Option(
-        "run-folder",
-        "run",
-        "folder in which to store the run (default: below .trace2evolve/runs)",
-        metavar="DIR",
-        is_path=True,
-    ),
-    Option(
-        "summary",
-        "run",
+    _option("run run-folder=DIR", "folder in which to store the run (default: below .trace2evolve/runs)"),
+    _option(
+        "run summary=FILE…",
         "write the verdict to FILE as Markdown, or as JSON if it ends in .json (repeatable)",
-        metavar="FILE",
-        is_repeatable=True,
-        is_path=True,
     ),
-    Option(
-        "evolve",
-        "improve",
+    _option(
+        "improve evolve",
         "after a run that is not green, train and gate adapters: --t2e-improve='--proposer adapters'",
         is_flag=True,
     ),
-    Option(
-        "improve",
-        "improve",
+    _option(
+        "improve improve=OPTIONS",
         "after a run that is not green, search with these options of trace2evolve improve; give them as "
         "--t2e-improve='--proposer ablate'",
-        metavar="OPTIONS",
     ),
-    Option(
-        "freeze",
-        "cases",
+    _option(
+        "cases freeze",
         "add the cases that failed in tests with run_case to synthetic/pressure.jsonl",
         is_flag=True,
     ),
-    Option("judge", "run", "judge model, for natural-language assertions", metavar="MODEL"),
-    Option(
-        "model",
-        "live",
-        "the agent's model: a name at an endpoint, or ./FOLDER",
-        metavar="MODEL",
-        is_path=True,
-    ),
-    Option(
-        "user-model",
-        "live",
+    _option("run judge=MODEL", "judge model, for natural-language assertions"),
+    _option("live model=MODEL", "the agent's model: a name at an endpoint, or ./FOLDER", is_path=True),
+    _option(
+        "live user-model=MODEL",
         "model of the user simulator (default: the agent's); also plays scripted customers",
-        metavar="MODEL",
         is_path=True,
     ),
-    Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
-    Option(
-        "temperature",
-        "live",
+    _option("live base-url=URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
+    _option(
+        "live temperature=T",
         "the agent's temperature (default: 0; of a model in a folder, that of its generation_config.json)",
-        metavar="T",
         type=parse_temperature,
     ),
-    Option(
-        "seed",
-        "live",
+    _option(
+        "live seed=N",
         "seed of trial 0; each further trial adds 1 (default: no seed is sent)",
-        metavar="N",
         type=whole_number_parser(-MAX_SEED, MAX_SEED),
     ),
-    Option(
-        "fresh",
-        "live",
+    _option(
+        "live fresh",
         "rerun every live simulation as a new draw; those of earlier runs are kept",
         is_flag=True,
     ),
-    Option(
-        "max-cost",
-        "live",
+    _option(
+        "live max-cost=DOLLARS",
         "stop before the run costs more, at the prices of prices.toml",
-        metavar="DOLLARS",
         type=positive_number_parser(1e9),
     ),
-    Option(
-        "max-tokens",
-        "live",
+    _option(
+        "live max-tokens=N",
         "stop before the run uses more tokens (prompts and completions)",
-        metavar="N",
         type=whole_number_parser(1, 10**15),
     ),
-    Option(
-        "max-minutes",
-        "live",
-        "stop the run after this many minutes",
-        metavar="N",
-        type=positive_number_parser(1e6),
-    ),
-    Option(
-        "cache",
-        "live",
+    _option("live max-minutes=N", "stop the run after this many minutes", type=positive_number_parser(1e6)),
+    _option(
+        "live cache",
         "reuse models' answers stored in .trace2evolve/cache.sqlite, and store new ones",
         is_flag=True,
     ),
-    Option(
-        "record",
-        "live",
-        "write all models' answers of this run to a cassette, a new file",
-        metavar="FILE",
-        is_path=True,
-    ),
-    Option(
-        "playback",
-        "live",
-        "replay all models' answers from a cassette, without a key or endpoint",
-        metavar="FILE",
-        is_path=True,
-    ),
-    Option(
-        "stages",
-        "gate",
+    _option("live record=FILE", "write all models' answers of this run to a cassette, a new file"),
+    _option("live playback=FILE", "replay all models' answers from a cassette, without a key or endpoint"),
+    _option(
+        "gate stages=N,N,…|default",
         "add live trials in stages, and stop once the gate decides (default: 2,4,8)",
-        metavar="N,N,…|default",
         type=parse_stages,
     ),
-    Option(
-        "concurrency",
-        "live",
+    _option(
+        "live concurrency=N",
         "maximum number of simulations at once, over all workers (default: 16)",
-        metavar="N",
         type=whole_number_parser(1, 4_096),
     ),
-    Option(
-        "ray",
-        "run",
-        "make simulations on a Ray cluster: its address, or auto",
-        metavar="ADDRESS|auto",
+    _option("run ray=ADDRESS|auto", "make simulations on a Ray cluster: its address, or auto"),
+    _option("key api-key-env", "variable that holds the API key of the models (default: OPENAI_API_KEY)"),
+    _option("key user-base-url", "the user model's endpoint (default: the agent's)"),
+    _option("key user-api-key-env", "variable that holds the user model's API key (default: the agent's)"),
+    _option("key baseline-base-url", "endpoint of the baseline's model for reruns (default: the agent's)"),
+    _option(
+        "key baseline-api-key-env", "variable that holds the baseline model's API key (default: the agent's)"
     ),
-    _key("api-key-env", "variable that holds the API key of the models (default: OPENAI_API_KEY)"),
-    _key("user-base-url", "the user model's endpoint (default: the agent's)"),
-    _key("user-api-key-env", "variable that holds the user model's API key (default: the agent's)"),
-    _key("baseline-base-url", "endpoint of the baseline's model for reruns (default: the agent's)"),
-    _key("baseline-api-key-env", "variable that holds the baseline model's API key (default: the agent's)"),
-    _key("judge-base-url", "the judge's endpoint (default: OPENAI_BASE_URL)"),
-    _key("reasoning-effort", "reasoning effort that is sent to the agent's model"),
-    _key("extra-body", "JSON object that is merged into the agent's requests"),
-    _key("allow-ignored-tools", "true: run even if the endpoint ignores a request's tools", is_flag=True),
-    _key(
-        "max-answer-tokens",
+    _option("key judge-base-url", "the judge's endpoint (default: OPENAI_BASE_URL)"),
+    _option("key reasoning-effort", "reasoning effort that is sent to the agent's model"),
+    _option("key extra-body", "JSON object that is merged into the agent's requests"),
+    _option(
+        "key allow-ignored-tools", "true: run even if the endpoint ignores a request's tools", is_flag=True
+    ),
+    _option(
+        "key max-answer-tokens",
         "end an answer after this many tokens (default: 16384; of a model in a folder, its own limit)",
         type=whole_number_parser(1, 10**9),
     ),
-    _key("requests-per-minute", "request rate limit of the whole run, over all processes", type=_NUMBER),
-    _key(
-        "call-timeout",
+    _option(
+        "key requests-per-minute", "request rate limit of the whole run, over all processes", type=_NUMBER
+    ),
+    _option(
+        "key call-timeout",
         "seconds after which a model call is retried, and a step of your own agent ends (default: 600)",
         type=positive_number_parser(86_400),
     ),
-    _key(
-        "max-reruns",
+    _option(
+        "key max-reruns",
         "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _key("baseline-max-age", "days after which a baseline causes a warning (default: never)", type=_NUMBER),
-    _key("report", "file of a gated run's report page (default: report.html in the run's folder), or none"),
-    _key(
-        "case-budget",
+    _option(
+        "key baseline-max-age", "days after which a baseline causes a warning (default: never)", type=_NUMBER
+    ),
+    _option(
+        "key report", "file of a gated run's report page (default: report.html in the run's folder), or none"
+    ),
+    _option(
+        "key case-budget",
         "maximum number of simulations of one test with run_case (default: 200)",
         type=whole_number_parser(1, 10**6),
     ),
-    _key("ray-pip", "requirements file that the nodes of a Ray cluster install for the run"),
-    _key("ray-env", "environment variables that are passed to the nodes", is_repeatable=True),
-    _key("provider", "provider of the world of results files (default: the suite's, else inspect_evals)"),
-    _key("resamples", "calibrate, power: simulated comparisons (default: 2000)", type=_COUNT),
-    _key("repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT),
-    _key("rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
-    _key("author", "comment: author of the comment (default: the token's owner)"),
-    _key("served-model-name", "serve: name of the model (default: the folder's name)"),
-    _key("device", "serve: torch device (default: cuda if available, else cpu)"),
-    _key("plateau", "improve: stop after this many proposals without a promotion (default: 20)", type=_COUNT),
-    _key("reflect-base-url", "improve: endpoint of the proposing model (default: OPENAI_BASE_URL)"),
-    _key("reflect-api-key-env", "improve: variable that holds its API key (default: OPENAI_API_KEY)"),
-    _key("writer-base-url", "environment synthesize: the writer's endpoint (default: OPENAI_BASE_URL)"),
-    _key(
-        "rollouts",
+    _option("key ray-pip", "requirements file that the nodes of a Ray cluster install for the run"),
+    _option("key ray-env…", "environment variables that are passed to the nodes"),
+    _option(
+        "key provider", "provider of the world of results files (default: the suite's, else inspect_evals)"
+    ),
+    _option("key resamples", "calibrate, power: simulated comparisons (default: 2000)", type=_COUNT),
+    _option(
+        "key repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT
+    ),
+    _option("key rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
+    _option("key author", "comment: author of the comment (default: the token's owner)"),
+    _option("key served-model-name", "serve: name of the model (default: the folder's name)"),
+    _option("key device", "serve: torch device (default: cuda if available, else cpu)"),
+    _option(
+        "key plateau",
+        "improve: stop after this many proposals without a promotion (default: 20)",
+        type=_COUNT,
+    ),
+    _option("key reflect-base-url", "improve: endpoint of the proposing model (default: OPENAI_BASE_URL)"),
+    _option("key reflect-api-key-env", "improve: variable that holds its API key (default: OPENAI_API_KEY)"),
+    _option(
+        "key writer-base-url", "environment synthesize: the writer's endpoint (default: OPENAI_BASE_URL)"
+    ),
+    _option(
+        "key rollouts",
         "environment tune: rollouts of each scenario (default: 16)",
         type=whole_number_parser(2, 10**6),
     ),
-    _key("heldout-rollouts", "train: rollouts of each held-out scenario (default: 4)", type=_COUNT),
-    _key(
-        "heldout-others",
+    _option("key heldout-rollouts", "train: rollouts of each held-out scenario (default: 4)", type=_COUNT),
+    _option(
+        "key heldout-others",
         "train: held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _key("openings", "train-router: held-out openings per label (default: 50)", type=_COUNT),
-    _key("threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
-    _key("batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),
-    _key("queue-size", "serve: requests that may wait (default: 1024)", type=_COUNT),
+    _option("key openings", "train-router: held-out openings per label (default: 50)", type=_COUNT),
+    _option("key threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
+    _option("key batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),
+    _option("key queue-size", "serve: requests that may wait (default: 1024)", type=_COUNT),
 )
 """The options on the command line of pytest, and then the ini keys of sessions and commands."""
 

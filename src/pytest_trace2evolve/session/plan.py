@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Ident
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.cassettes import check_recordable, recording_path
+from pytest_trace2evolve.session.candidate_models import check_recordable, recording_path
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
 from pytest_trace2evolve.utils.files import folder_lock

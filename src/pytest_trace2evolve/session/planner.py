@@ -27,9 +27,8 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.trace_check import TraceCheck
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
-from pytest_trace2evolve.session.candidate_models import models_of
-from pytest_trace2evolve.session.cassettes import cassette_gap_notes
-from pytest_trace2evolve.session.confirmation import BaselineSetupFinder, plan_confirmation
+from pytest_trace2evolve.session.candidate_models import cassette_gap_notes, models_of
+from pytest_trace2evolve.session.confirmation import plan_confirmation
 from pytest_trace2evolve.session.evidence_sources import (
     RecordedRuns,
     check_replayed_candidate,
@@ -216,16 +215,7 @@ def make_plan(
         if options.live is not None and options.live.cassette is not None:
             notes += cassette_gap_notes(options.live.cassette, candidate, suites)
         notes += identity_notes(planned_suites.values(), options.live)
-        setup_finder = BaselineSetupFinder(
-            live=options.live,
-            live_without_adapter=live_without_adapter,
-            adapters=project.adapters,
-            candidates=project.candidates,
-            endpoint=options.baseline_endpoint,
-            prices=read_prices(project.root / PRICES_NAME),
-            needs_prices=options.budgets.cost is not None,
-        )
-        confirmation = plan_confirmation(policy, options.max_reruns, setup_finder, planned_suites)
+        confirmation = plan_confirmation(policy, options, live_without_adapter, project, planned_suites)
     return Plan(
         project=project,
         candidate=candidate,
@@ -330,64 +320,56 @@ def _check_options(options: Options) -> None:
     live, agent, has_replays = options.live, options.agent, bool(options.replays)
     plays_cassette = live is not None and live.cassette is not None
     model_option = "--t2e-playback" if plays_cassette else "--t2e-model"
+    is_saved = options.save_baseline is not None
     if options.save_baseline is not None:
         validate_name(options.save_baseline, "--t2e-save-baseline")
-    _raise_first_problem(
-        {
-            "--t2e-baseline-mode has no effect without --t2e-save-baseline": (
-                options.baseline_mode is not None and options.save_baseline is None
-            ),
-            "--t2e-trials cannot be combined with --t2e-results, which uses the trials in the files": (
-                has_replays and options.trials is not None
-            ),
-            "--t2e-playback runs simulations, but --t2e-results replays them; give one of them": has_replays
-            and plays_cassette,
-            "--t2e-model runs simulations, but --t2e-results replays them; give one of them": (
-                has_replays and live is not None
-            ),
-            f"{model_option} requires agent {CHAT!r}, but --t2e-agent is {agent!r}": (
-                live is not None and agent not in (None, CHAT)
-            ),
-            f"agent {CHAT!r} needs a model: give --t2e-model": live is None and agent == CHAT,
-            f"--t2e-results requires agent {REPLAY!r}, but --t2e-agent is {agent!r}": (
-                has_replays and agent not in (None, REPLAY)
-            ),
-        }
-    )
-    if options.stages:
-        conflict = "--t2e-stages cannot be combined with"
-        remedy = f"give --t2e-trials {options.stages[-1]} instead"
-        _raise_first_problem(
-            {
-                f"{conflict} --t2e-playback: a cassette holds one run": plays_cassette,
-                f"{conflict} --t2e-results, which uses the trials in the files": has_replays,
-                "--t2e-stages adds trials of a live run: give --t2e-model": live is None,
-                f"{conflict} --t2e-trials: --t2e-stages sets the trials of each stage": (
-                    options.trials is not None
-                ),
-                f"{conflict} --t2e-record: a cassette holds one run": (
-                    live is not None and live.record is not None
-                ),
-                f"{conflict} --t2e-save-baseline: a run that may stop early cannot be a baseline; {remedy}": (
-                    options.save_baseline is not None
-                ),
-                f"{conflict} --t2e-goal no-regression, which decides at the first stage; {remedy}": (
-                    options.goal is Goal.NO_REGRESSION
-                ),
-                "--t2e-stages stops when the gate decides, but the gate is off": options.gate == "off",
-            }
-        )
-
-
-def _raise_first_problem(problems: Mapping[str, bool]) -> None:
-    """Raise the first problem that is present.
-
-    Raises:
-        ConfigError: a problem is present.
-    """
-    for message, is_present in problems.items():
+    for is_present, message in (
+        (
+            options.baseline_mode is not None and not is_saved,
+            "--t2e-baseline-mode has no effect without --t2e-save-baseline",
+        ),
+        (
+            has_replays and options.trials is not None,
+            "--t2e-trials cannot be combined with --t2e-results, which uses the trials in the files",
+        ),
+        (
+            has_replays and live is not None,
+            f"{model_option} runs simulations, but --t2e-results replays them; give one of them",
+        ),
+        (
+            live is not None and agent not in (None, CHAT),
+            f"{model_option} requires agent {CHAT!r}, but --t2e-agent is {agent!r}",
+        ),
+        (live is None and agent == CHAT, f"agent {CHAT!r} needs a model: give --t2e-model"),
+        (
+            has_replays and agent not in (None, REPLAY),
+            f"--t2e-results requires agent {REPLAY!r}, but --t2e-agent is {agent!r}",
+        ),
+    ):
         if is_present:
             raise ConfigError(message)
+    is_recorded = live is not None and live.record is not None
+    remedy = f"; give --t2e-trials {options.stages[-1]} instead" if options.stages else ""
+    for is_present, text in (
+        (plays_cassette, "--t2e-playback: a cassette holds one run"),
+        (has_replays, "--t2e-results, which uses the trials in the files"),
+        (live is None, ""),
+        (options.trials is not None, "--t2e-trials: --t2e-stages sets the trials of each stage"),
+        (is_recorded, "--t2e-record: a cassette holds one run"),
+        (is_saved, f"--t2e-save-baseline: a run that may stop early cannot be a baseline{remedy}"),
+        (
+            options.goal is Goal.NO_REGRESSION,
+            f"--t2e-goal no-regression, which decides at the first stage{remedy}",
+        ),
+    ):
+        if is_present and options.stages:
+            raise ConfigError(
+                f"--t2e-stages cannot be combined with {text}"
+                if text
+                else "--t2e-stages adds trials of a live run: give --t2e-model"
+            )
+    if options.stages and options.gate == "off":
+        raise ConfigError("--t2e-stages stops when the gate decides, but the gate is off")
 
 
 def _check_stage_baselines(suites: Iterable[PlannedSuite], schedule: Sequence[int]) -> None:

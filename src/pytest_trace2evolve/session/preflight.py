@@ -15,7 +15,6 @@ from pytest_trace2evolve.gate.stages import Preflight, preflight
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.estimate import ExpectedUsage, expected_usage
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.verdicts import gated_splits
@@ -72,7 +71,8 @@ def _preflight_split(plan: Plan, suite: PlannedSuite, split: str, usage: Expecte
     is_sealed = plan.project.splits[split].role is Role.GATE
     share = alpha_share(1, 1) if is_sealed else 1.0
     level = stage_alpha(policy.alpha * share, schedule)
-    passes, trials = (np.array(counts) for counts in zip(*map(_counts, sides), strict=True))
+    counts = [(side.pass_count, len(side.measured_records)) for side in sides]
+    passes, trials = (np.array(counts) for counts in zip(*counts, strict=True))
     if (p := _best_gain_p(passes, trials, schedule[-1], policy)) > level:
         return replace(
             found,
@@ -88,10 +88,6 @@ def _preflight_split(plan: Plan, suite: PlannedSuite, split: str, usage: Expecte
     )
     result = preflight(_agent_of(passes, trials), design, policy, schedule, share=share)
     return replace(found, result=result, usage=usage.mean_usage(suite.name))
-
-
-def _counts(trials: Trials) -> tuple[int, int]:
-    return trials.pass_count, len(trials.measured_records)
 
 
 def _agent_of(successes: Counts, trials: Counts) -> Agent:

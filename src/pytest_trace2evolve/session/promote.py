@@ -20,7 +20,7 @@ from pytest_trace2evolve.evidence.baselines import (
     read_evidence,
     render_evidence,
 )
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, check_promotion
+from pytest_trace2evolve.evidence.ledger import VERDICT_NAME, check_promotion
 from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.evidence.saving import validate_name
 from pytest_trace2evolve.project.adapters import Adapter
@@ -321,11 +321,6 @@ def gate_decision(run_verdict: RunVerdict) -> Decision | None:
     )
 
 
-def gate_state(decision: Decision | None) -> AdapterState:
-    """Return the state that the gate's decision alone gives an adapter; no verdict counts as inconclusive."""
-    return _STATES[decision]
-
-
 def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:
     """Return an adapter's state, given the gate's decision and the adapter's losses, and the other reasons.
 
@@ -349,7 +344,7 @@ def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple
     reasons = [f"forgot {_format_changes(certain_losses)}"] if certain_losses else []
     reasons += [f"perhaps forgot {_format_changes(possible_losses)}"] if possible_losses else []
     reasons += ["was measured in no other environment"] if lacks_other_environments(manifest) else []
-    state = gate_state(decision)
+    state = _STATES[decision]
     if certain_losses:
         state = AdapterState.DISCARDED
     elif reasons and state is AdapterState.PROMOTED:

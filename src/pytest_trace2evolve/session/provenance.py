@@ -1,26 +1,47 @@
-"""Determines the provenance of evidence, and digests that identify simulations and tests."""
+"""Determines the provenance of evidence and its digests, and whether two sides are comparable."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import simulation_key
+from pytest_trace2evolve.evidence.ledger import check_traces, knows_evidence, knows_traces
+from pytest_trace2evolve.evidence.run_folder import RunStore
+from pytest_trace2evolve.evidence.saving import SaveMode, merge_obstacles, trials_difference
+from pytest_trace2evolve.gate.comparable import agent_changes, provenance_differences, unrecorded_fields
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT
+from pytest_trace2evolve.project.candidates import describe_source
 from pytest_trace2evolve.project.lock import LOCK_NAME
+from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
     SCRIPTED_USER,
     SLOT_USER,
+    ComparedSides,
     Provenance,
     Settings,
+    SimulationEvidence,
+    code_differences,
+    describe_side,
     split_texts,
     with_texts,
 )
 from pytest_trace2evolve.records.score import SCORER_VERSION
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.scoring.failures import find_divergence
+from pytest_trace2evolve.scoring.metrics import Trials, is_success
+from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.evidence_sources import file_provenance
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.traces import SEALED_ROLES, sealed_splits_of_task
 from pytest_trace2evolve.utils.canonical import digest
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.session.trials import TaskRun
 
 
 def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
@@ -172,3 +193,273 @@ def identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) ->
                 f"{suite.name}: {LOCK_NAME} does not cover the implementation of its tools; "
                 "run 'trace2evolve lock' and commit the result"
             )
+
+
+def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
+    """Check that the recorded facts of both sides allow a comparison.
+
+    Returns:
+        Notes on facts that only one side recorded, and on changed code of the agent or a changed candidate.
+
+    Raises:
+        ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
+            declare the change.
+    """
+    assert planned_suite.baseline is not None
+    baseline_evidence, run_provenance = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    digests = {simulation.task_id: simulation.task_digest for simulation in baseline_evidence.simulations}
+    problems = list(
+        provenance_differences(
+            baseline_evidence.provenance,
+            run_provenance,
+            baseline_tasks=digests,
+            candidate_tasks=planned_suite.lock.tasks,
+        )
+    )
+    if problems:
+        raise ResultsError(
+            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run cannot be "
+            "compared: " + "; ".join(problems)
+        )
+    changes = agent_changes(baseline_evidence.provenance, run_provenance)
+    declared_kinds = declared_changes(plan, planned_suite.baseline)
+    if undeclared_kinds := [kind for kind in changes if kind not in declared_kinds]:
+        phrases = "; ".join(phrase for kind in undeclared_kinds for phrase in changes[kind])
+        raise ResultsError(
+            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run have different "
+            "agents: "
+            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
+            f"{describe_source(plan.candidate.id)}: changes: [{', '.join(undeclared_kinds)}]"
+        )
+    notes = []
+    if missing_text := unrecorded_fields(baseline_evidence.provenance, run_provenance):
+        notes.append(f"{planned_suite.name}: {missing_text}")
+    if changed_files := list(
+        code_differences(baseline_evidence.provenance.agent.code, run_provenance.agent.code)
+    ):
+        notes.append(
+            f"{planned_suite.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
+        )
+    if _is_edited(baseline_evidence.provenance, run_provenance):
+        notes.append(
+            f"{planned_suite.name}: {describe_source(plan.candidate.id)} or its prompt was edited after the "
+            f"baseline was measured; this run measures the edited candidate"
+        )
+    return notes
+
+
+def _is_edited(baseline: Provenance, run: Provenance) -> bool:
+    """Return whether both sides have the same candidate id with different texts."""
+    old, new = baseline.candidate, run.candidate
+    return old is not None and new is not None and old.id == new.id and old.digest != new.digest
+
+
+def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
+    """Return the agent changes that candidates declare, from the baseline's candidate to the plan's."""
+    baseline_candidate = baseline.evidence.provenance.candidate
+    kinds: set[str] = set()
+    for candidate in plan.lineage:
+        if baseline_candidate is not None and candidate.id == baseline_candidate.id:
+            break
+        kinds |= candidate.declared_changes
+    return frozenset(kinds)
+
+
+def compared_sides(
+    plan: Plan, planned_suite: PlannedSuite, records: Sequence[SimulationEvidence]
+) -> ComparedSides | None:
+    """Return the two sides of a suite's comparison, for reports; None without a baseline.
+
+    `records` are the simulations of the run. Called models are those of the tasks that the run has measured.
+    """
+    if planned_suite.baseline is None:
+        return None
+    baseline_provenance, run_provenance = (
+        planned_suite.baseline.evidence.provenance,
+        provenance_of(plan, planned_suite),
+    )
+    declared_kinds = declared_changes(plan, planned_suite.baseline)
+    tasks = {record.task_id for record in records}
+    baseline_records = [
+        record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
+    ]
+    baseline_models, run_models = (
+        {name for record in side for name in record.models} for side in (baseline_records, records)
+    )
+    changed_code = tuple(code_differences(baseline_provenance.agent.code, run_provenance.agent.code))
+    baseline_candidate = baseline_provenance.candidate
+    is_same_candidate = baseline_candidate is not None and baseline_candidate.id == plan.candidate.id
+    return ComparedSides(
+        baseline=describe_side(baseline_provenance, baseline_models),
+        candidate=describe_side(run_provenance, run_models),
+        declared=tuple(
+            kind for kind in agent_changes(baseline_provenance, run_provenance) if kind in declared_kinds
+        ),
+        changed_code=changed_code,
+        is_same_candidate=is_same_candidate
+        and (bool(changed_code) or _is_edited(baseline_provenance, run_provenance)),
+    )
+
+
+def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
+    """Compare replayed files, and results that serve as a baseline, with the ledger.
+
+    Yields:
+        Notes on evidence that the ledger cannot verify.
+
+    Raises:
+        ResultsError: a run's folder changed since the run ended.
+    """
+    is_gated = plan.policy is not None
+    for name, planned_suite in plan.suites.items():
+        baseline = planned_suite.baseline if is_gated else None
+        for file in planned_suite.recorded_runs.files if planned_suite.recorded_runs else ():
+            check_traces(ledger.entries, file.run, file.path)
+        if baseline is not None and not baseline.is_saved:
+            for path, run in baseline.files:
+                check_traces(ledger.entries, run, path)
+        is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned_suite.lock.splits)
+        is_deciding = is_gated or plan.saving is not None
+        if is_sealed and is_deciding and (files := unrecorded_files(planned_suite, ledger)):
+            yield (
+                f"{name}: not recorded in this project's ledger, so an edit cannot be detected: "
+                f"{', '.join(files)}"
+            )
+
+
+def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:
+    """Return the names of a suite's replayed files and unsaved baselines that the ledger does not know."""
+    files = (
+        [(file.path, file.run) for file in planned_suite.recorded_runs.files]
+        if planned_suite.recorded_runs
+        else []
+    )
+    baseline = (
+        planned_suite.baseline
+        if planned_suite.baseline is not None and not planned_suite.baseline.is_saved
+        else None
+    )
+    if baseline is not None:
+        files += baseline.files
+    names = [path.name for path, run in files if not knows_traces(ledger.entries, run)]
+    if baseline is not None and not baseline.files:
+        is_known_evidence = knows_evidence(ledger.entries, planned_suite.name, baseline.all_evidence)
+        names += [] if is_known_evidence else [baseline.name]
+    return list(dict.fromkeys(names))
+
+
+def check_mergeable(plan: Plan) -> None:
+    """Check that a run can be added to the baselines that it extends.
+
+    Raises:
+        ResultsError: a baseline is damaged or differs from the run. The message names the file, the field
+            and both values.
+    """
+    if plan.saving is None or plan.saving.mode not in (SaveMode.NEW_ONLY, SaveMode.MORE_TRIALS):
+        return
+    for name in plan.saving.digests_before:
+        planned_suite = plan.suites[name]
+        path = plan.project.baseline_path(name, plan.saving.name)
+        baseline_evidence = read_evidence(path)
+        problems = list(
+            merge_obstacles(baseline_evidence, provenance_of(plan, planned_suite), planned_suite.lock.tasks)
+        )
+        missing_tasks = planned_suite.lock.tasks.keys() - {
+            simulation.task_id for simulation in baseline_evidence.simulations
+        }
+        if (
+            missing_tasks
+            and plan.saving.mode is SaveMode.NEW_ONLY
+            and (
+                unequal_text := trials_difference(
+                    baseline_evidence, max(map(planned_suite.trials_of, missing_tasks))
+                )
+            )
+        ):
+            problems.append(unequal_text)
+        if problems:
+            raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(problems)}")
+
+
+def compare_with_baseline(plan: Plan, planned_suite: PlannedSuite, task_id: str, run: "TaskRun") -> "TaskRun":
+    """Add to an explained failure the first difference from a passed trial of the baseline.
+
+    The trace of that trial is one of the run's fresh trials, or one of the run that measured the baseline.
+    """
+    if run.failure is None or planned_suite.baseline is None:
+        return run
+    baseline_trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    if baseline_trials is None:
+        return run
+    suite, run_id = planned_suite.name, planned_suite.baseline.evidence.provenance.run_id
+    folders = [plan.project.runs_folder / run_id] if run_id else []
+    sources = [(folder / name, baseline_trials.records) for folder in folders for name in ("", suite)]
+    if run.fresh_trials is not None:
+        sources.insert(0, (plan.fresh_folder(suite, "baseline"), run.fresh_trials.baseline))
+    passed_trials = (
+        RunStore(folder).read_simulation(record.id)
+        for folder, records in sources
+        for record in records
+        if record.reward is not None and is_success(record.reward)
+    )
+    old = next(filter(None, passed_trials), None)
+    failed_id = next(record.id for record in run.records if record.trial == run.failure.trial)
+    new = RunStore(plan.suite_folder(suite)).read_simulation(failed_id)
+    if old is None or new is None:
+        return run
+    return replace(run, failure=replace(run.failure, divergence=find_divergence(old.trace, new.trace)))
+
+
+def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: "TaskRun") -> bool:
+    """Return whether a task regressed, or could have regressed if its lost trials had been measured."""
+    baseline_trials = baseline_trials_of(planned_suite, task_id)
+    if baseline_trials is None or not run.records:
+        return False
+    lost_count = len(baseline_trials.records) - len(baseline_trials.measured_records)
+    has_passed_before = 2 * (baseline_trials.pass_count + lost_count) > len(baseline_trials.records)
+    return has_passed_before and 2 * Trials(run.records).pass_count <= len(run.records)
+
+
+def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: "TaskRun", task_id: str) -> bool:
+    """Return whether a task that passed on the baseline but fails now may have regressed by chance.
+
+    Each task is tested alone, at the split's significance level divided by the number of compared tasks.
+    """
+    baseline_trials, trials = baseline_trials_of(planned_suite, task_id), Trials(run.records)
+    if plan.policy is None or not plan.policy.confirms_regressions:
+        return False
+    if baseline_trials is None or not baseline_trials.passes or trials.passes is not False:
+        return False
+    from pytest_trace2evolve.gate.confirm import fresh_result
+    from pytest_trace2evolve.gate.significance import fisher
+
+    if run.fresh_trials is not None:
+        p = fresh_result(run.fresh_trials).p
+    else:
+        p = float(
+            fisher(
+                baseline_trials.pass_count,
+                len(baseline_trials.measured_records),
+                trials.pass_count,
+                len(trials.measured_records),
+            )
+        )
+    compared_tasks = sum(
+        baseline_trials_of(planned_suite, name) is not None for name in planned_suite.lock.splits[split]
+    )
+    return p > plan.alpha / compared_tasks
+
+
+def baseline_trials_of(planned_suite: PlannedSuite, task_id: str) -> Trials | None:
+    """Return the baseline's first trials of a task, as many as this run has; None if none ran this content.
+
+    With more trials than the run, a task would pass more than half of them with another chance.
+    """
+    if planned_suite.baseline is None:
+        return None
+    trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    if trials is None:
+        return None
+    records = sorted(trials.records, key=lambda record: record.trial)
+    first_trials = Trials(tuple(records[: max(planned_suite.trials_of(task_id), 1)]))
+    return first_trials if first_trials.measured_records else None

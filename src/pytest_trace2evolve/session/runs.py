@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError, Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_path
+from pytest_trace2evolve.evidence.ledger import VERDICT_NAME, evidence_file_path
 from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY, ResultsFile, decode_results
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import Candidate
@@ -118,9 +118,7 @@ class RunFacts:
 
 def list_runs(project: Project) -> list[RunFacts]:
     """Return all runs of a project, the latest first; a damaged run is listed with its error."""
-    folder = project.runs_folder
-    folders = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return [_run_facts(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
+    return [_run_facts(path) for path in reversed(run_folders(project))]
 
 
 def _run_facts(folder: Path) -> RunFacts:

@@ -15,24 +15,19 @@ from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import open_answer_stores
 from pytest_trace2evolve.engine.function_agent import FunctionFactory, make_factory
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
+from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.budget import SimulationState
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
-from pytest_trace2evolve.session.comparability import (
-    check_comparable,
-    check_mergeable,
-    check_unedited,
-    is_suspected,
-    may_have_regressed,
-)
+from pytest_trace2evolve.session.candidate_models import export_cassette, recording_path
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import (
     Estimate,
@@ -55,7 +50,14 @@ from pytest_trace2evolve.session.finish import agent_error_notes, store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName, use_run_folder
 from pytest_trace2evolve.session.planner import Resources
-from pytest_trace2evolve.session.provenance import is_sealed_task
+from pytest_trace2evolve.session.provenance import (
+    check_comparable,
+    check_mergeable,
+    check_unedited,
+    is_sealed_task,
+    is_suspected,
+    may_have_regressed,
+)
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
@@ -119,9 +121,9 @@ class Session:
         self._resources = resources
         self._executor = executor
         if executor is None and plan.ray is not None:
-            from pytest_trace2evolve.session.cluster import executor_of
+            from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
-            self._executor = executor_of(plan.ray)
+            self._executor = RayExecutor(plan.ray.address, pip=plan.ray.pip or (), env=plan.ray.env)
         self._on_event = on_event
         self._exit_stack = contextlib.ExitStack()
         self._tasks: list[TaskName] = []
@@ -192,12 +194,25 @@ class Session:
 
     def _open_executor(self, executor: "RayExecutor") -> None:
         """Let an executor make the simulations in processes that have their own agents and models."""
-        from pytest_trace2evolve.session.cluster import work_of
+        from pytest_trace2evolve.engine.ray_actor import RemoteSuite, Side
+        from pytest_trace2evolve.engine.ray_cluster import RunContext
 
         self._exit_stack.callback(executor.close)
-        executor.open(work_of(self.plan, self.account, self._stores))
+        plan = self.plan
+        suites = {
+            name: RemoteSuite(
+                LockedSuite(suite.suite, suite.path, suite.lock), suite.agent, plan.candidate, suite.identity
+            )
+            for name, suite in plan.suites.items()
+            if suite.recorded_runs is None
+        }
+        sides: dict[Side, LiveSettings | None] = {(name, "candidate"): plan.live for name in suites}
+        sides |= {(name, "baseline"): setup.live for name, setup in plan.baseline_sides.items()}
+        executor.open(
+            RunContext(plan.project, self.account, plan.concurrency, suites, sides, stores=self._stores)
+        )
         executor.start(self._loop)
-        self.engine = Engine(self._loop, self.account, self.plan.project.finished_folder, executor.simulate)
+        self.engine = Engine(self._loop, self.account, plan.project.finished_folder, executor.simulate)
         self._factories = {}
 
     def _make_factories(self) -> dict[tuple[str, SideName], AgentFactory]:
@@ -563,9 +578,11 @@ class Session:
         """Store a stage or the run, and return whether all requested baselines are saved."""
         totals = None if self.plan.live is None else (self.engine.totals(), self.account.stop_reason)
         worlds = self._resources.worlds
-        stored = store_run(self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings)
-        self.notes += stored.notes
-        return stored.has_saved_baselines
+        notes, has_saved_baselines = store_run(
+            self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings
+        )
+        self.notes += notes
+        return has_saved_baselines
 
     @property
     def failures(self) -> dict[TaskName, Failure]:

@@ -26,7 +26,7 @@ from pytest_trace2evolve.models.settings import CALL_TIMEOUT, MAX_ANSWER_TOKENS,
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.session.cassettes import playback_settings
+from pytest_trace2evolve.session.candidate_models import playback_settings
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Endpoint, Options
 from pytest_trace2evolve.utils.files import is_inside, real_path

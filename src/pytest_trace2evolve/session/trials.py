@@ -24,12 +24,11 @@ from pytest_trace2evolve.records.trace import AgentError, Simulation, Terminatio
 from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.metrics import Trials, is_success
-from pytest_trace2evolve.session.comparability import compare_with_baseline
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simulations
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns, score_simulation
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
-from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
+from pytest_trace2evolve.session.provenance import compare_with_baseline, provenance_of, sealed_split_name
 from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.traces import record_first_accesses, sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -220,36 +219,24 @@ class TaskRunner:
     def _replay_trials(
         self, planned_suite: PlannedSuite, recorded_runs: RecordedRuns, task_id: str
     ) -> TaskRun:
-        recorded_simulations = recorded_runs.by_task.get(task_id)
-        if not recorded_simulations:
+        recorded = recorded_runs.by_task.get(task_id)
+        if not recorded:
             return TaskRun(absent_reason="the replayed files hold no simulation of this task")
         is_solo, locked_digest = planned_suite.suite.solo, planned_suite.lock.tasks[task_id]
-        matching_simulations = [
-            recorded_simulation
-            for recorded_simulation in recorded_simulations
-            if recorded_simulation.task.digest_in(solo=is_solo) == locked_digest
-        ]
+        matching = [pair for pair in recorded if pair[1].digest_in(solo=is_solo) == locked_digest]
         left_out_reason = ""
-        if len(matching_simulations) < len(recorded_simulations):
-            count = len(recorded_simulations) - len(matching_simulations)
-            count_text = (
-                f"{count} of {len(recorded_simulations)} simulations: " if matching_simulations else ""
-            )
-            left_out_reason = f"{count_text}the recorded task differs from the lock"
+        if len(matching) < len(recorded):
+            count_text = f"{len(recorded) - len(matching)} of {len(recorded)} simulations: "
+            left_out_reason = f"{count_text if matching else ''}the recorded task differs from the lock"
         by_trial = {
-            recorded_simulation.simulation.trial or 0: recorded_simulation
-            for recorded_simulation in matching_simulations
+            pair[0].trial or 0: pair for pair in sorted(matching, key=lambda pair: pair[0].trial or 0)
         }
-        records = [
-            self._score_and_report(
-                planned_suite, recorded_simulation.task, trial, recorded_simulation.simulation
-            )
-            for trial, recorded_simulation in sorted(by_trial.items())
-        ]
-        simulations = [by_trial[trial].simulation for trial in sorted(by_trial)]
-        return TaskRun(
-            tuple(records), left_out_reason=left_out_reason, agent_error=_first_agent_error(simulations)
+        records = tuple(
+            self._score_and_report(planned_suite, task, trial, simulation)
+            for trial, (simulation, task) in by_trial.items()
         )
+        agent_error = _first_agent_error(simulation for simulation, _ in by_trial.values())
+        return TaskRun(records, left_out_reason=left_out_reason, agent_error=agent_error)
 
     async def _make_trials(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
         task = self._world(planned_suite).tasks()[task_id]

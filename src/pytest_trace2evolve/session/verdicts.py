@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from pytest_trace2evolve.evidence.integrity import outcomes_digest
+from pytest_trace2evolve.evidence.ledger import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
 from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
@@ -37,11 +37,15 @@ from pytest_trace2evolve.records.verdict import (
     Verdict,
 )
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
-from pytest_trace2evolve.session.comparability import compared_sides, unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.provenance import provenance_of, tested_agent_digest
+from pytest_trace2evolve.session.provenance import (
+    compared_sides,
+    provenance_of,
+    tested_agent_digest,
+    unrecorded_files,
+)
 from pytest_trace2evolve.session.trials import TaskRun
 
 NO_EFFECT = "the verdict is the same either way; --t2e-goal no-regression tries them again"
@@ -299,7 +303,11 @@ def _judge_splits(
             record for record in baseline_records if record.task_digest == tasks[record.task_id]
         ]
         candidate_records = run.records_in(split)
-        reasons = {**_changed_content(baseline_records, tasks), **run.left_out_reasons(split)}
+        changed = {
+            record.task_id for record in baseline_records if record.task_digest != tasks[record.task_id]
+        }
+        reasons = dict.fromkeys(changed, "its content in the baseline differs from the lock")
+        reasons |= run.left_out_reasons(split)
         evidence_label = _label_evidence(plan, planned_suite, split, ledger)
         partial_reason = _partial_reason(run, split, incomplete_reason, is_stopped)
         if not partial_reason and not is_guard:
@@ -605,8 +613,3 @@ def _missing_baseline_reason(tasks: Mapping[str, str], baseline_tasks: set[str])
 
 def _first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
-def _changed_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
-    changed_tasks = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
-    return dict.fromkeys(changed_tasks, "its content in the baseline differs from the lock")
