@@ -28,7 +28,7 @@ from typing import Any
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.calibration import read_calibrations
 from pytest_trace2evolve.errors import Trace2EvolveError, shorten
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
+from pytest_trace2evolve.evidence.answer_store import read_cassette, render_cassette
 from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters

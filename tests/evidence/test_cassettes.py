@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import CassetteError
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
+from pytest_trace2evolve.evidence.answer_store import read_cassette, render_cassette
 from pytest_trace2evolve.records.completion import Answer, Completion, RequestedCall, Usage
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 

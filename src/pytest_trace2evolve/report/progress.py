@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
@@ -44,6 +44,14 @@ _DROP_ORDER = (
     "lost",
 )
 """The parts of the line, in the order in which a narrow terminal drops them."""
+
+_GROUPS = (
+    ("done", "reruns", "resumed", "running", "waiting", "lost", "oldest"),
+    ("reward", "baseline"),
+    ("tokens", "cost"),
+    ("time",),
+)
+"""The parts of the line in their order, between dots."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +113,14 @@ def progress_line(progress: Progress, width: int) -> str:
     even the count fits, the line is empty, because a truncated number would be wrong.
     """
     parts = _parts(progress)
-    lines = [_join_parts(parts)]
-    for name in _DROP_ORDER:
-        if parts.pop(name, None) is not None:
-            lines.append(_join_parts(parts))
-    lines.append(f"{progress.done}/{progress.total}")
-    return next((line for line in lines if len(line) <= width), "")
+    for name in ("", *_DROP_ORDER):
+        parts.pop(name, None)
+        groups = ("".join(parts.get(part, "") for part in group) for group in _GROUPS)
+        line = " · ".join(group.removeprefix(", ") for group in groups if group)
+        if len(line) <= width:
+            return line
+    count = f"{progress.done}/{progress.total}"
+    return count if len(count) <= width else ""
 
 
 def _parts(progress: Progress) -> dict[str, str]:
@@ -121,7 +131,7 @@ def _parts(progress: Progress) -> dict[str, str]:
         parts["resumed"] = f" ({progress.resumed} from before)"
     for name in ("running", "waiting", "lost"):
         if count := getattr(progress, name):
-            parts[name] = f"{count} {name}"
+            parts[name] = f", {count} {name}"
     task, seconds = progress.oldest
     if seconds >= _MIN_WAIT:
         parts["oldest"] = f" ({sanitize_line(task, 40)} waits {_format_duration(seconds)} for an answer)"
@@ -130,9 +140,9 @@ def _parts(progress: Progress) -> dict[str, str]:
         if progress.baseline_reward is not None:
             parts["baseline"] = f" (baseline {progress.baseline_reward:.3f})"
     if progress.tokens:
-        parts["tokens"] = f"{format_short_count(progress.tokens)} tokens"
+        parts["tokens"] = f", {format_short_count(progress.tokens)} tokens"
     if progress.cost:
-        parts["cost"] = "under $0.01" if progress.cost < 0.01 else f"${progress.cost:,.2f}"
+        parts["cost"] = ", under $0.01" if progress.cost < 0.01 else f", ${progress.cost:,.2f}"
     seconds_left = progress.seconds_left
     parts["time"] = (
         f"{_format_duration(progress.seconds)} so far"
@@ -140,27 +150,6 @@ def _parts(progress: Progress) -> dict[str, str]:
         else f"{_format_duration(math.ceil(seconds_left))} left"
     )
     return parts
-
-
-def _join_parts(parts: Mapping[str, str]) -> str:
-    def join_present(names: Iterable[str], separator: str = ", ") -> str:
-        return separator.join(parts[name] for name in names if name in parts)
-
-    groups = (
-        ", ".join(
-            filter(
-                None,
-                (
-                    join_present(("done", "reruns", "resumed"), ""),
-                    join_present(("running", "waiting", "lost")) + parts.get("oldest", ""),
-                ),
-            )
-        ),
-        join_present(("reward", "baseline"), ""),
-        join_present(("tokens", "cost")),
-        join_present(("time",)),
-    )
-    return " · ".join(filter(None, groups))
 
 
 def format_short_count(count: int) -> str:

@@ -17,8 +17,7 @@ from pytest_trace2evolve.engine.live import (
     with_adapter,
 )
 from pytest_trace2evolve.errors import AdapterError, CassetteError, ConfigError, InfrastructureError
-from pytest_trace2evolve.evidence.answer_store import AnswerFile
-from pytest_trace2evolve.evidence.cassettes import Cassette, read_cassette, render_cassette
+from pytest_trace2evolve.evidence.answer_store import AnswerFile, Cassette, read_cassette, render_cassette
 from pytest_trace2evolve.evidence.identity import agent_code
 from pytest_trace2evolve.models.prices import FREE_PRICE, Price
 from pytest_trace2evolve.models.settings import ModelSettings

@@ -12,7 +12,7 @@ from pytest_trace2evolve.engine.factories import (
     supports_solo,
 )
 from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
-from pytest_trace2evolve.evidence.cassettes import Cassette
+from pytest_trace2evolve.evidence.answer_store import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check

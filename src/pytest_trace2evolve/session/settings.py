@@ -19,7 +19,7 @@ from pytest_trace2evolve.engine.live import (
     read_model_folder,
 )
 from pytest_trace2evolve.errors import ConfigError, MissingExtraError, shorten
-from pytest_trace2evolve.evidence.cassettes import Cassette
+from pytest_trace2evolve.evidence.answer_store import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE_PRICE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, MAX_ANSWER_TOKENS, ModelSettings
