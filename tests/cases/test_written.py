@@ -266,7 +266,7 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         ),
         (
             {"expect": {"calls": [CALL], "data": {"bookings": {"B17": {"status": {"$in": ["open"]}}}}}},
-            "an agent that does all of it fails: below 1: DB",
+            "an agent that does all of it fails: below 1: ENV_ASSERTION",
         ),
         (
             {"expect": {"calls": [CALL], "not_calls": [{**CALL, "arguments": {"booking_id": {"$any": True}}}]}},
@@ -275,7 +275,7 @@ def test_good_tasks_are_admitted(expect: dict[str, Any]) -> None:
         ({"expect": {"calls": [CALL], "not_calls": ["cancel_booking"]}}, "an agent that does all of it fails: below 1: ACTION"),
         (
             {"expect": {"calls": [CALL], "data": {"bookings": {"B18": {"status": "cancelled"}}}}},
-            "an agent that does all of it fails: below 1: DB",
+            "an agent that does all of it fails: below 1: ENV_ASSERTION",
         ),
         ({"expect": {"data": {"bookings": {"B17": {"room": "x"}}}}}, "the expected data do not fit the database of"),
         ({"expect": {"data": {"bookings": {"B17": {"room": 12}}}}}, "data: the database is as expected from the start"),
