@@ -15,7 +15,6 @@ from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAge
 from pytest_trace2evolve.cases.case import Case, format_case_line, read_cases
 from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask, read_written_tasks
-from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import (
     CaseError,
     SuiteError,
@@ -25,7 +24,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
+from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, RewardBasis, SlotScript, Task, slot_script_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -41,8 +40,8 @@ from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, read_lines, rea
 from pytest_trace2evolve.worlds.plain import PlainSession
 from pytest_trace2evolve.worlds.registry import Worlds
 
-LIMITS = Limits(max_steps=100)
-"""Limits of the simulations that check a case for admission."""
+MAX_STEPS = 100
+"""Maximum number of steps of the simulations that check a case or a task for admission."""
 
 FROZEN_CASES_FILE = "synthetic/pressure.jsonl"
 """The file of frozen cases, relative to the project's root."""
@@ -116,7 +115,13 @@ def _order_problems(case: Case) -> Iterator[str]:
 
 
 async def _simulate(case: Case, world: World, agent: Agent) -> Simulation:
-    return await converse(case.task, world, agent, ScriptedUser(case.script), limits=LIMITS)
+    return await _converse(case.task, world, agent, ScriptedUser(case.script))
+
+
+async def _converse(task: Task, world: World, agent: Agent, user: User) -> Simulation:
+    from pytest_trace2evolve.engine.conversation import Limits, converse  # which takes time to import
+
+    return await converse(task, world, agent, user, limits=Limits(max_steps=MAX_STEPS))
 
 
 def passes(case_score: Score) -> bool:
@@ -336,7 +341,7 @@ def _without_judge(task: Task) -> Task:
 def _simulate_task(task: Task, world: World, agent: Agent) -> tuple[Simulation, Score]:
     script = slot_script_of(task) or SlotScript(goal="I need help.", opening="I need help.")
     user = SlotUser(script, history=len(task.history))
-    simulation = asyncio.run(converse(task, world, agent, user, limits=LIMITS))
+    simulation = asyncio.run(_converse(task, world, agent, user))
     return simulation, score(simulation, task, world)
 
 
