@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, gold_script
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.registry import Worlds
-from tests.adapter_folders import write_adapter
+from tests.adapter_folders import write_adapter, write_router
 from tests.fake_world import POLICY, TASKS
 from tests.plugin.conftest import REPOSITORY, SUITE, DeskProject, Letters, letters, project
 
@@ -214,6 +216,7 @@ def test_an_agent_that_was_not_made_for_solo_mode_is_refused(alone: DeskProject)
 
 def test_nothing_is_routed_without_a_customer(alone: DeskProject) -> None:
     write_adapter(alone.root / "adapters", "one", state=AdapterState.PROMOTED)
+    write_router(alone.root / "adapters" / PROBE_FILE, embedded_model(), "one")
     named = "--t2e-model=base", "--t2e-base-url=http://127.0.0.1:9/v1", "--t2e-suite=alone"
     expected = (
         "suite 'alone' is a solo suite, but a router reads a customer's first message; omit the suite, *"
