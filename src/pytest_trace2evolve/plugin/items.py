@@ -6,11 +6,14 @@ They stay in the controller: an xdist worker collects none.
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_trace2evolve.errors import TaskFailed
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.plugin.controller import Controller
 
 PLUGIN_NAME = "trace2evolve-run"
 """The name under which the run's plugin object is registered."""
@@ -65,15 +68,6 @@ class ItemResult:
 
 def _join_texts(*texts: str) -> str:
     return "\n".join(filter(None, texts))
-
-
-class ResultSource(Protocol):
-    """Provides the tasks and results of the items of a process."""
-
-    suites: SuiteTasks
-
-    def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
-        """Wait for the result of a task."""
 
 
 class SuiteFile(pytest.File):
@@ -154,8 +148,8 @@ class TaskItem(pytest.Item):
         return representation
 
 
-def _result_source(node: pytest.Collector | pytest.Item) -> ResultSource:
-    source: ResultSource | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
+def _result_source(node: pytest.Collector | pytest.Item) -> "Controller":
+    source: Controller | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
     assert source is not None
     return source
 
