@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Evidence, Provenance, SimulationEvidence
-from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, canonical_json, digest_text
+from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, canonical_json
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import (
     MAX_RESULTS_BYTES,
@@ -38,35 +39,44 @@ def render_evidence(evidence: Evidence) -> str:
 
     The first line holds the digest of the rest. Readers compare this digest to detect edits.
     """
-    content = _evidence_content(evidence)
-    return content.replace(",", f', "{DIGEST_FIELD}": "{digest_text(content)}",', 1)
+    return "".join(_parts(evidence, evidence_digest(evidence)))
 
 
 def evidence_digest(evidence: Evidence) -> str:
     """Return the digest of evidence, which depends only on its content and not on the layout of its file."""
-    return digest_text(_evidence_content(evidence))
+    return _digest_parts(_parts(evidence))
 
 
-def _evidence_content(evidence: Evidence) -> str:
-    return _render_content(
-        evidence.schema_version,
-        evidence.provenance.model_dump(mode="json", exclude_none=True),
-        (simulation.model_dump(mode="json", exclude_defaults=True) for simulation in evidence.simulations),
-    )
+def _parts(evidence: Evidence, digest: str = "") -> Iterator[str]:
+    provenance = evidence.provenance.model_dump(mode="json", exclude_none=True)
+    dump = partial(SimulationEvidence.model_dump, mode="json", exclude_defaults=True)
+    return _render_parts(evidence.schema_version, provenance, map(dump, evidence.simulations), digest)
 
 
-def _render_content(version: object, provenance: object, simulations: Iterable[object]) -> str:
-    """The text of an evidence file without its digest."""
-    body = ",\n".join(f"  {canonical_json(simulation)}" for simulation in simulations)
-    return (
-        f'{{"schema_version": {version},\n'
-        f'"provenance": {canonical_json(provenance)},\n'
-        f'"simulations": [\n{body}\n]}}\n'
-    )
+def _render_parts(
+    version: object, provenance: object, simulations: Iterable[object], digest: str = ""
+) -> Iterator[str]:
+    """Yield the text of an evidence file in parts, because that of a large run is larger than its records."""
+    digest = f', "{DIGEST_FIELD}": "{digest}"' if digest else ""
+    yield f'{{"schema_version": {version}{digest},\n"provenance": {canonical_json(provenance)},\n'
+    yield '"simulations": [\n'
+    for number, simulation in enumerate(simulations):
+        yield (",\n  " if number else "  ") + canonical_json(simulation)
+    yield "\n]}\n"
 
 
-def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
-    write_atomic(path, render_evidence(evidence), exclusive=exclusive)
+def _digest_parts(parts: Iterable[str]) -> str:
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(part.encode("utf-8", "surrogatepass"))
+    return content.hexdigest()[:DIGEST_LENGTH]
+
+
+def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> str:
+    """Write evidence to a file, and return its digest."""
+    digest = evidence_digest(evidence)
+    write_atomic(path, _parts(evidence, digest), exclusive=exclusive)
+    return digest
 
 
 def is_evidence(json_value: object) -> bool:
@@ -88,7 +98,7 @@ def parse_evidence(json_value: object, path: Path) -> Evidence:
         raise ResultsError(f"{path}: damaged at {first_problem(error)}; restore the file") from None
     if DIGEST_FIELD in json_value:
         # Computed from the raw values, because a field added by a later version must not change the digest.
-        content_digest = digest_text(_render_content(version, content["provenance"], content["simulations"]))
+        content_digest = _digest_parts(_render_parts(version, content["provenance"], content["simulations"]))
         if content_digest != json_value[DIGEST_FIELD]:
             raise ResultsError(
                 f"{path}: was edited: its content has digest {content_digest}, but the file says "

@@ -254,7 +254,7 @@ def to_evidence(
     the results of the project's own checks.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
-    return SimulationEvidence(
+    record = SimulationEvidence(
         id=simulation.id,
         task_id=simulation.task_id,
         trial=simulation.trial or 0,
@@ -278,6 +278,14 @@ def to_evidence(
         or None,
         seconds=answer_seconds(simulation.trace),
     )
+    # Pydantic keeps a set of field names for each record, a third of its size: equal ones are shared.
+    for part in (record, *record.actions.values(), *record.usage.values()):
+        fields = part.__pydantic_fields_set__
+        object.__setattr__(part, "__pydantic_fields_set__", _FIELD_SETS.setdefault(frozenset(fields), fields))
+    return record
+
+
+_FIELD_SETS: dict[frozenset[str], set[str]] = {}
 
 
 def _action_counts(task: "Task", score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
+from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.ledger import VERDICT_NAME, Ledger, evidence_file_path
 from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
 from pytest_trace2evolve.evidence.saving import save_baseline
@@ -129,7 +129,7 @@ def _run_verdict(
 def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
     planned_suite, root = run.planned_suite, plan.project.root
     run_evidence, evidence_path = suite_evidence(plan, run), evidence_file_path(run.planned_suite.name)
-    write_evidence(plan.run_folder / evidence_path, run_evidence)
+    digest = write_evidence(plan.run_folder / evidence_path, run_evidence)
     baseline_used = None
     if (baseline := planned_suite.baseline) is not None:
         is_inside = baseline.path is not None and baseline.path.is_relative_to(root)
@@ -141,7 +141,7 @@ def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVer
         whole=outcome.is_whole and not any(verdict.partial for verdict in outcome.verdicts),
         lock=planned_suite.lock.digest,
         baseline=baseline_used,
-        evidence=EvidenceReference(path=evidence_path, digest=evidence_digest(run_evidence)),
+        evidence=EvidenceReference(path=evidence_path, digest=digest),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
         compared=outcome.compared,
     )

@@ -206,7 +206,7 @@ class TaskRunner:
         world = self._world(planned_suite)
         check_failures = [
             failure
-            for suite, failure in list(self.check_failures)
+            for suite, failure in sorted(self.check_failures, key=lambda entry: entry[1][3])
             if (suite, failure[2]) == (planned_suite.name, task_id)
         ]
         check_errors = describe_check_failures(check_failures, lambda task: False, self.plan.project.root)
@@ -246,38 +246,47 @@ class TaskRunner:
                 f"since {LOCK_NAME} was written; {RENEW_REMEDY}"
             )
         trials = planned_suite.trial_numbers(task_id)
-        jobs = [self._make_job(planned_suite, task, trial) for trial in trials]
-        results = await self._gather_simulations(jobs, self.engine.make)
-        simulations = [result for result in results if isinstance(result, Simulation)]
-        unfinished_reason = next((str(result) for result in results if isinstance(result, BudgetError)), "")
-        records = [
-            await self._run_in_thread(self._score_and_report, planned_suite, task, trial, result)
-            for trial, result in zip(trials, results, strict=True)
-            if not isinstance(result, BudgetError)
-        ]
+        made = await self._gather(self._make_trial(planned_suite, task, trial) for trial in trials)
+        unfinished_reason = next((str(result) for result in made if isinstance(result, BudgetError)), "")
+        finished = [result for result in made if not isinstance(result, BudgetError)]
         return TaskRun(
-            tuple(records),
+            tuple(record for record, _ in finished),
             unfinished_reason=unfinished_reason,
-            agent_error=_first_agent_error(simulations),
+            agent_error=next((error for _, error in finished if error), None),
         )
 
-    async def _gather_simulations(
-        self, jobs: Iterable[Job], make: Callable[[Job], Awaitable[Simulation]]
-    ) -> list[Simulation | Exception]:
-        """Make simulations concurrently; the result holds an exception for each that was not made.
+    async def _make_trial(
+        self, planned_suite: PlannedSuite, task: Task, trial: int
+    ) -> tuple[SimulationEvidence, AgentError | None]:
+        """Make, score and store a trial. Its trace is then forgotten, so that memory does not grow with it.
 
         Raises:
-            EndpointError, StorageError: a simulation raised an error that ends the run.
+            BudgetError: the trial was not made.
+            EndpointError, StorageError: the run must end.
         """
-        results = await asyncio.gather(*map(make, jobs), return_exceptions=True)
-        outcomes: list[Simulation | Exception] = []
+        simulation = await self._attempt(self.engine.make(self._make_job(planned_suite, task, trial)))
+        agent_error = simulation.agent_error if isinstance(simulation, Simulation) else None
+        record = await self._run_in_thread(self._score_and_report, planned_suite, task, trial, simulation)
+        return record, agent_error
+
+    @staticmethod
+    async def _gather(trials: Iterable[Awaitable[T]]) -> list[T | BudgetError]:
+        """Await trials together. An error other than a spent budget is raised after all have ended."""
+        results = await asyncio.gather(*trials, return_exceptions=True)
         for result in results:
-            if isinstance(result, EndpointError | StorageError):
+            if isinstance(result, BaseException) and not isinstance(result, BudgetError):
                 raise result
-            if not isinstance(result, Simulation | Exception):
-                raise result  # the run is cancelled
-            outcomes.append(result)
-        return outcomes
+        return results  # type: ignore[return-value]  # no other exception is left
+
+    @staticmethod
+    async def _attempt(simulation: Awaitable[Simulation]) -> Simulation | Exception:
+        """Return a simulation, or the error that lost it. Errors that end the run are raised."""
+        try:
+            return await simulation
+        except (BudgetError, EndpointError, StorageError):
+            raise
+        except Exception as error:
+            return error
 
     def _make_job(
         self, planned_suite: PlannedSuite, task: Task, trial: int, *, baseline: bool = False
@@ -355,7 +364,7 @@ class TaskRunner:
             self._make_job(planned_suite, task, trial, baseline=side == "baseline")
             for side, trial in side_trials
         ]
-        results = await self._gather_simulations(jobs, partial(self.engine.make, urgent=True))
+        results = await self._gather(self._attempt(self.engine.make(job, urgent=True)) for job in jobs)
         records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
         for (side, trial), job, result in zip(side_trials, jobs, results, strict=True):
             if isinstance(result, BudgetError):
@@ -371,11 +380,9 @@ class TaskRunner:
                 and job.location is not None
                 and not self.plan.plays_recordings
             ):
-                (retry_result,) = await self._gather_simulations([job], self.engine.retry)
-                if isinstance(retry_result, BudgetError):
-                    raise retry_result
+                retried = await self._attempt(self.engine.retry(job))
                 record = await self._run_in_thread(
-                    self._score_and_report, planned_suite, task, trial, retry_result, folder
+                    self._score_and_report, planned_suite, task, trial, retried, folder
                 )
             records[side].append(record)
         return records
@@ -419,7 +426,9 @@ class TaskRunner:
             result, check_results = scored.score, scored.check_results
             content = simulation_record(simulation, result, scored.findings, check_results)
             if folder is None and result.reward is not None and not is_success(result.reward):
-                self._failed_trials.setdefault((planned_suite.name, task.id), (simulation, task, result))
+                first = self._failed_trials.get((planned_suite.name, task.id))
+                if first is None or trial < (first[0].trial or 0):
+                    self._failed_trials[planned_suite.name, task.id] = simulation, task, result
         except Exception as error:
             return lost_trial(task.id, planned_suite.lock.tasks[task.id], trial, error)
         self.check_failures.extend(
