@@ -122,7 +122,7 @@ def test_a_finding_names_the_record_and_the_message_of_its_call() -> None:
     (finding,) = findings or ()
     assert (finding.message, finding.why) == (3, "cancel changed bookings.B3, as no gold action does")
     assert result.reward == 0
-    assert count_breaches(findings or (), [Invariant.COLLATERAL_CHANGE]) == {Invariant.COLLATERAL_CHANGE: 1}
+    assert count_breaches(findings or (), result) == {Invariant.COLLATERAL_CHANGE: 1}
 
 
 def test_a_gold_record_with_a_wrong_value_is_none() -> None:

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, FailFast, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, FailFast, Field, ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Evidence, Provenance, SimulationEvidence
-from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, canonical_json
+from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, canonical_json, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import (
     MAX_RESULTS_BYTES,
@@ -35,16 +35,16 @@ _FIRST_LINE = re.compile(
 
 
 def render_evidence(evidence: Evidence) -> str:
-    """Render evidence as JSON with one simulation per line, so that a diff shows which simulation changed.
-
-    The first line holds the digest of the rest. Readers compare this digest to detect edits.
-    """
+    """Render evidence as JSON, a simulation per line for diffs, with the digest of the rest in the first."""
     return "".join(_parts(evidence, evidence_digest(evidence)))
 
 
 def evidence_digest(evidence: Evidence) -> str:
     """Return the digest of evidence, which depends only on its content and not on the layout of its file."""
-    return _digest_parts(_parts(evidence))
+    content = hashlib.sha256()
+    for part in _parts(evidence):
+        content.update(part.encode("utf-8", "surrogatepass"))
+    return content.hexdigest()[:DIGEST_LENGTH]
 
 
 def _parts(evidence: Evidence, digest: str = "") -> Iterator[str]:
@@ -57,19 +57,11 @@ def _render_parts(
     version: object, provenance: object, simulations: Iterable[object], digest: str = ""
 ) -> Iterator[str]:
     """Yield the text of an evidence file in parts, because that of a large run is larger than its records."""
-    digest = f', "{DIGEST_FIELD}": "{digest}"' if digest else ""
-    yield f'{{"schema_version": {version}{digest},\n"provenance": {canonical_json(provenance)},\n'
-    yield '"simulations": [\n'
+    version = f'{version}, "{DIGEST_FIELD}": "{digest}"' if digest else version
+    yield f'{{"schema_version": {version},\n"provenance": {canonical_json(provenance)},\n"simulations": [\n'
     for number, simulation in enumerate(simulations):
         yield (",\n  " if number else "  ") + canonical_json(simulation)
     yield "\n]}\n"
-
-
-def _digest_parts(parts: Iterable[str]) -> str:
-    content = hashlib.sha256()
-    for part in parts:
-        content.update(part.encode("utf-8", "surrogatepass"))
-    return content.hexdigest()[:DIGEST_LENGTH]
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> str:
@@ -98,7 +90,8 @@ def parse_evidence(json_value: object, path: Path) -> Evidence:
         raise ResultsError(f"{path}: damaged at {first_problem(error)}; restore the file") from None
     if DIGEST_FIELD in json_value:
         # Computed from the raw values, because a field added by a later version must not change the digest.
-        content_digest = _digest_parts(_render_parts(version, content["provenance"], content["simulations"]))
+        parts = _render_parts(version, content["provenance"], content["simulations"])
+        content_digest = digest_text("".join(parts))
         if content_digest != json_value[DIGEST_FIELD]:
             raise ResultsError(
                 f"{path}: was edited: its content has digest {content_digest}, but the file says "
@@ -117,9 +110,7 @@ def read_evidence(path: Path) -> Evidence:
     return parse_evidence(json_value, path)
 
 
-def _pass_on(simulation: SimulationEvidence, info: ValidationInfo) -> None:
-    assert callable(info.context)
-    info.context(simulation)
+_PASS_ON = AfterValidator(lambda simulation, info: info.context(simulation))
 
 
 class _StreamedEvidence(Record):
@@ -128,16 +119,14 @@ class _StreamedEvidence(Record):
     schema_version: Annotated[int, Field(ge=EVIDENCE_SCHEMA, le=EVIDENCE_SCHEMA)]
     digest: str | None = None
     provenance: Provenance
-    simulations: Annotated[list[Annotated[SimulationEvidence, AfterValidator(_pass_on)]], FailFast()]
+    simulations: Annotated[list[Annotated[SimulationEvidence, _PASS_ON]], FailFast()]
 
 
 def stream_evidence(path: Path, add: Callable[[SimulationEvidence], None]) -> Provenance | None:
     """Validate an evidence file and pass its simulations to `add`, so that not all records are kept.
 
-    Returns:
-        The provenance. None if the file has another layout than `render_evidence` writes, is damaged or was
-        edited: then the simulations passed so far do not count, and `read_evidence` reads the file or
-        reports the problem.
+    Returns the provenance; None if the file has another layout than `render_evidence` writes, is damaged or
+    was edited: then the simulations passed so far do not count, and `read_evidence` reports the problem.
     """
     trials: dict[str, set[int]] = {}
 

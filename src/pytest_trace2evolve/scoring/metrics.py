@@ -217,21 +217,12 @@ def _check_counts(records: Iterable[SimulationEvidence]) -> dict[str, CheckCount
     } or None
 
 
-def count_breaches(findings: Iterable[Finding], looked_for: Iterable[Invariant] = ()) -> dict[Invariant, int]:
-    """The number of breaches of each invariant; unbroken invariants are absent.
-
-    The numbers of those in `looked_for` are present, even if they are 0.
-    """
+def count_breaches(findings: Iterable[Finding], score: Score) -> dict[Invariant, int]:
+    """The number of breaches of each invariant; unbroken ones are absent unless looked for."""
     counts = Counter(finding.invariant for finding in findings)
-    for invariant in looked_for:
-        counts[invariant] += 0
-    return {invariant: counts[invariant] for invariant in Invariant if invariant in counts}
-
-
-def _looked_for(score: Score) -> list[Invariant]:
-    """The invariants that need no rules of the world and that a simulation was checked for."""
     checked = {Invariant.COLLATERAL_CHANGE: score.collateral, Invariant.MINEFIELD: score.minefields}
-    return [invariant for invariant, result in checked.items() if result is not None]
+    counts.update({invariant: 0 for invariant, result in checked.items() if result is not None})
+    return {invariant: counts[invariant] for invariant in Invariant if invariant in counts}
 
 
 _ROLES: tuple[Requestor, ...] = ("assistant", "user")
@@ -269,7 +260,7 @@ def to_evidence(
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
         usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
-        invariants=None if findings is None else count_breaches(findings, _looked_for(score)),
+        invariants=None if findings is None else count_breaches(findings, score),
         models=called_models(simulation.trace),
         lost=simulation.losses,
         critical=task.is_critical,

@@ -235,8 +235,8 @@ class TaskRunner:
             self._score_and_report(planned_suite, task, trial, simulation)
             for trial, (simulation, task) in by_trial.items()
         )
-        agent_error = _first_agent_error(simulation for simulation, _ in by_trial.values())
-        return TaskRun(records, left_out_reason=left_out_reason, agent_error=agent_error)
+        errors = filter(None, (simulation.agent_error for simulation, _ in by_trial.values()))
+        return TaskRun(records, left_out_reason=left_out_reason, agent_error=next(errors, None))
 
     async def _make_trials(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
         task = self._world(planned_suite).tasks()[task_id]
@@ -258,12 +258,7 @@ class TaskRunner:
     async def _make_trial(
         self, planned_suite: PlannedSuite, task: Task, trial: int
     ) -> tuple[SimulationEvidence, AgentError | None]:
-        """Make, score and store a trial. Its trace is then forgotten, so that memory does not grow with it.
-
-        Raises:
-            BudgetError: the trial was not made.
-            EndpointError, StorageError: the run must end.
-        """
+        """Make, score and store a trial, and forget its trace. Errors are those of `_attempt`."""
         simulation = await self._attempt(self.engine.make(self._make_job(planned_suite, task, trial)))
         agent_error = simulation.agent_error if isinstance(simulation, Simulation) else None
         record = await self._run_in_thread(self._score_and_report, planned_suite, task, trial, simulation)
@@ -470,7 +465,3 @@ def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> 
         # The text of any exception must survive JSON.
         note=" ".join(note.encode("utf-8", "backslashreplace").decode().split())[:500],
     )
-
-
-def _first_agent_error(simulations: Iterable[Simulation]) -> AgentError | None:
-    return next((error for simulation in simulations if (error := simulation.agent_error)), None)
