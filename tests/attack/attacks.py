@@ -10,7 +10,6 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -34,48 +33,25 @@ class Attack:
         run: Attacks a target; whether the candidate was promoted.
         rate: The chance of success of the baseline and the candidate.
         rates: Other chances: see `Coin.rates`.
-        claimed: Whether the project claims to withstand it.
-        is_hold: Whether it claims goal `hold` for a candidate that is worse.
     """
 
     about: str
     run: Callable[[Target, random.Random], bool]
     rate: float = 0.2
     rates: Mapping[str, float] = field(default_factory=dict)
-    claimed: bool = True
-    is_hold: bool = False
 
     def coin(self, seed: int) -> Coin:
         """The coin of the sequence of a seed."""
         return Coin(self.rates, seed=seed, rate=self.rate)
 
 
-def honest(target: Target, rng: random.Random) -> bool:
-    """One gated run."""
-    return target.session("v1").promoted
-
-
-def repeat(target: Target, rng: random.Random) -> bool:
-    """Gated runs with fresh draws."""
-    return any(target.session("v1", "--t2e-fresh").promoted for _ in range(6))
-
-
-def siblings(target: Target, rng: random.Random) -> bool:
-    """The same agent under nine names."""
-    return any(target.session(f"v{number}").promoted for number in range(1, 10))
-
-
-def fresh(
-    target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = (), clock: bool = False
-) -> bool:
+def fresh(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
     """Draws failures again by `--t2e-fresh` and `-k`, with and without a gate."""
     known: dict[str, float | None] = dict.fromkeys(TASKS)
     vain = 0
 
     def draw(*arguments: str) -> None:
         nonlocal vain
-        if clock:
-            target.ahead = rng.uniform(-30, 30) * 86400
         # A whole run with a gate would be recorded: a failure that stays.
         gate = rng.choice(([OFF], goal)) if arguments else [OFF]
         outcome = target.session(candidate, "--t2e-fresh", *gate, *arguments)
@@ -88,7 +64,6 @@ def fresh(
         if not (failing := unsolved(known)) or vain > 1:
             break
         draw("-k", " or ".join(failing))
-    target.ahead = 0.0
     return target.session(candidate, *goal).promoted
 
 
@@ -250,62 +225,6 @@ def damaged_ledger(target: Target, rng: random.Random) -> bool:
     return any(target.session("v1").promoted for _ in range(2))
 
 
-def newest_entries(target: Target, rng: random.Random) -> bool:
-    """Draws failures again, and takes everything out of the ledger that tells of it."""
-    honestly = snapshot(target.root / "ledger")
-    fresh(target, rng)
-    shutil.rmtree(target.root / "ledger", ignore_errors=True)
-    restore(honestly)
-    return target.session("v1").promoted
-
-
-def settings(target: Target, rng: random.Random) -> bool:
-    """Tries settings that change nothing without a gate, and gates the one that looked best."""
-    tried = {}
-    for number in range(target.rounds):
-        chosen = rng.choice(
-            (
-                f"--t2e-seed={number + 2}",
-                f"--t2e-temperature={number / 100}",
-                f'-ot2e_extra_body={{"user": "{number}"}}',
-            )
-        )
-        rewards = target.session("v1", OFF, chosen).rewards
-        tried[chosen] = sum(reward or 0.0 for reward in rewards.values())
-    return target.session("v1", max(tried, key=lambda one: tried[one])).promoted
-
-
-def replay(target: Target, rng: random.Random) -> bool:
-    """Draws whole runs without a gate, and replays a folder with the best simulation of each task."""
-    runs = [target.session("v1", OFF, "--t2e-fresh").run for _ in range(6)]
-    chosen: dict[str, Path] = {}
-    for run in filter(None, runs):
-        for path in sorted(run.glob("simulations/*.json")):
-            record = json.loads(path.read_bytes())
-            if record["task_id"] not in chosen or record["reward_info"]["reward"] == 1.0:
-                chosen[record["task_id"]] = path
-    if runs[0] is None or not chosen:
-        return False
-    best = target.root / "best"
-    header = json.loads((runs[0] / "results.json").read_bytes())
-    for entry in header["simulation_index"]:
-        entry["id"] = chosen[entry["task_id"]].stem
-    (best / "simulations").mkdir(parents=True)
-    (best / "results.json").write_text(json.dumps(header), encoding="utf-8")
-    for path in chosen.values():
-        shutil.copy(path, best / "simulations")
-    return target.session("v1", "--t2e-results=best", without_model=True).promoted
-
-
-def texts(target: Target, rng: random.Random) -> bool:
-    """Tries nine candidates without a gate, and gates the one that looked best."""
-    tried = {
-        name: sum(reward or 0.0 for reward in target.session(name, OFF).rewards.values())
-        for name in (f"v{number}" for number in range(1, 10))
-    }
-    return target.session(max(tried, key=lambda one: tried[one])).promoted
-
-
 def twin(target: Target, rng: random.Random) -> bool:
     """Draws the tasks in a suite whose draws have no entry until they pass, and judges the sealed one."""
     suite = (target.root / "suites/hotel.toml").read_text(encoding="utf-8")
@@ -332,25 +251,14 @@ def held(attack: Callable[..., bool]) -> Callable[[Target, random.Random], bool]
     return lambda target, rng: attack(target, rng, "worse", HOLD)
 
 
-def clocked(target: Target, rng: random.Random) -> bool:
-    """`fresh` with another date in each session."""
-    return fresh(target, rng, clock=True)
-
-
 ATTACKS = {
-    "honest": Attack("one gated run, for comparison", honest),
     "fresh": Attack("failures drawn again by --t2e-fresh and -k", fresh),
-    "clock": Attack("the same, each session on another date", clocked),
-    "repeat": Attack("six gated runs, all drawn again", repeat, rate=0.5),
     "lost-files": Attack("files of failures deleted below .trace2evolve", lost_files),
     "kills": Attack("killed before a failure is stored", kills),
     "losses": Attack("failures lost to the endpoint's faults", losses),
     "tosses": Attack("failures lost before they are seen, and tossed again", tosses, rate=0.5),
     "goals": Attack("new draws under other goals and policies first", goals, rate=0.5),
-    "hold-fresh": Attack("goal hold: drawn again", held(fresh), 0.9, WORSE, is_hold=True),
-    "hold-files": Attack("goal hold: files deleted", held(lost_files), 0.9, WORSE, is_hold=True),
-    "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE, is_hold=True),
-    "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE, is_hold=True),
+    "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE),
     "remeasure": Attack("the baseline's successes drawn again", remeasure, rate=0.8),
     "verdict": Attack("an edited verdict.json and evidence", edited_verdict),
     "traces": Attack("successes of others in the store", forged_traces, rates={"This is version 2.": 1.0}),
@@ -358,12 +266,7 @@ ATTACKS = {
         "successes of others in a run's folder, replayed", forged_folder, rates={"This is version 2.": 1.0}
     ),
     "ledger": Attack("drawn again, entries edited or deleted", damaged_ledger),
-    "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
-    "settings": Attack("the best of twelve settings", settings, rate=0.5),
-    "texts": Attack("the best of nine candidates", texts, rate=0.5),
-    "replay": Attack("the best of six runs of each task, replayed", replay),
     "twin": Attack("drawn in a suite with another split, with and without a cache", twin),
-    "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
 """All attacks by name."""
 
@@ -383,16 +286,3 @@ def restore(files: Mapping[Path, bytes]) -> None:
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-
-
-def honest_chance(rate: float, level: float, tasks: int = len(TASKS)) -> float:
-    """The chance that the sign-flip test promotes an equal candidate, with one trial a task."""
-    moved, total = rate * (1 - rate), 0.0
-    for wins in range(tasks + 1):
-        for falls in range(tasks + 1 - wins):
-            n = wins + falls
-            p = sum(comb(n, above) for above in range(wins, n + 1)) / 2**n
-            if wins > falls and p <= level:
-                ways = comb(tasks, wins) * comb(tasks - wins, falls)
-                total += ways * moved**n * (1 - 2 * moved) ** (tasks - n)
-    return total

@@ -33,12 +33,13 @@ DIRECTED = {
     "lost-files": replace(ATTACKS["lost-files"], rate=0.5, rates=UNLUCKY),
     "kills": replace(ATTACKS["kills"], rate=0.5, rates=UNLUCKY),
     "losses": replace(ATTACKS["losses"], rate=0.5, rates=UNLUCKY),
+    "tosses": replace(ATTACKS["tosses"], rate=0.5, rates=UNLUCKY),
     "goals": replace(ATTACKS["goals"], rate=0.5, rates=UNLUCKY),
     "ledger": replace(ATTACKS["ledger"], rate=0.5, rates=UNLUCKY),
     **{name: ATTACKS[name] for name in ("hold-losses", "remeasure")},
     **{name: ATTACKS[name] for name in ("verdict", "traces", "folder", "twin")},
 }
-SEEDS = {"remeasure": 1, "kills": 1, "losses": 1}
+SEEDS = {"remeasure": 1, "kills": 1, "losses": 1, "tosses": 1}
 """Seeds at which an honest first draw is not promoted. At seed 0 the first draw of these,
 without any attack, has six successes against a baseline without one, which is promoted."""
 

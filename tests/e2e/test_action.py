@@ -160,12 +160,6 @@ def test_a_job_that_ended_before_its_verdict_is_told(run: ActionRun) -> None:
     assert "## ⚠️ No verdict: the job ended before its verdict" in run.step_summary.read_text()
 
 
-def test_a_summary_that_is_there_is_left_alone(run: ActionRun) -> None:
-    assert until(run, "ended").returncode == 0
-    assert read_summary(run.temp / "trace2evolve/v1/summary.json").trouble == ""
-    assert run.step_summary.read_text() == ""
-
-
 def test_the_comment_gets_numbers_of_the_event_and_the_token(run: ActionRun) -> None:
     run.event |= {"github.event.pull_request.number": "7", "github.event.pull_request.head.sha": "f" * 40}
     run.inputs |= {"github-token": "ghs_1", "comment-key": ""}

@@ -258,12 +258,6 @@ def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
     )
 
 
-def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
-    entries = [drawn(0, "a", **{**V0, "agent": "edited agent"}), drawn(1, "f", made=UNSTORED)]
-    assert spending_of(entries, claim(**MEASURED)).number == 1
-    assert spending_of([*entries, saved(2, "run a", "low")], claim(**MEASURED)).number == 2
-
-
 def test_a_renamed_policy_is_the_same_claim() -> None:
     entries: list[DatedEntry] = [
         judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)

@@ -95,14 +95,6 @@ def test_a_trial_that_turns_takes_the_actions_of_one_that_ended_so() -> None:
     assert not new.max_steps[passed == 1].any()
 
 
-def test_a_task_that_never_failed_keeps_its_actions_when_it_turns() -> None:
-    records = [sim(task, 1.0, trial=trial, read=(2, 1)) for task in range(2) for trial in range(4)]
-    case = resample(random(), pool_of(build_columns(records)), DrawSettings(trials=2, effect=-0.5), 100)
-    assert (case.candidate.successes == 0).any()
-    assert set(np.unique(case.candidate.matched["read_action_match"])) == {1.0}
-    assert not case.candidate.max_steps.any()
-
-
 def test_lost_simulations_are_left_out_and_fractions_are_kept() -> None:
     found = pool([0.5, None, 0.5], [0.25, 0.25, None])
     assert (found.lost_simulations, found.simulations, found.pass_rate) == (2, 4, 0.0)

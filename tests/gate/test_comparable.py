@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.saving import merge_obstacles
 from pytest_trace2evolve.gate.comparable import (
     provenance_differences,
     unrecorded_fields,
 )
-from pytest_trace2evolve.records.evidence import CandidateRef, Code, Evidence, LockParts, Provenance, Settings
+from pytest_trace2evolve.records.evidence import CandidateRef, Code, LockParts, Provenance, Settings
 from pytest_trace2evolve.session.ledger import baseline_identity
 
 PARTS = LockParts(policy="p1", tools="t1", data="d1")
@@ -168,15 +167,6 @@ def test_code_that_is_identified_on_one_side_alone_has_changed(
     found = list(provenance_differences(origin(world=old), origin(world=new)))
     what = f"cannot be identified on the {side}: its source is gone"
     assert found == ([f"code of the world ({what}): measure the baseline again"] if side else [])
-
-
-def test_code_that_cannot_be_identified_is_not_merged() -> None:
-    held = Evidence(provenance=origin(world=UNKNOWN), simulations=())
-    message = "code of the world cannot be identified (its source is gone)"
-    assert message in list(merge_obstacles(held, origin(world=UNKNOWN), {}))
-    assert not list(
-        merge_obstacles(Evidence(provenance=origin(world=KNOWN), simulations=()), origin(world=KNOWN), {})
-    )
 
 
 def test_a_baselines_identity_covers_fingerprints_and_never_guesses() -> None:

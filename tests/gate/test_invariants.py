@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
+from pytest_trace2evolve.evidence.baselines import render_evidence
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
@@ -15,8 +15,6 @@ from pytest_trace2evolve.gate.policy import get_policy
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
-from pytest_trace2evolve.session.compare import read_side
-from pytest_trace2evolve.worlds.registry import Worlds
 from tests.gate_helpers import Side, lost, sim
 
 TASKS = 30
@@ -128,20 +126,6 @@ def test_the_kinds_count_as_one_question_among_the_checks() -> None:
         assert found is not None
         assert found.p == pytest.approx(6 * 2**-9)
         assert found.status is CheckStatus.FAIL  # 4 · 6 / 512 = .047
-
-
-def test_files_carry_the_kinds(tmp_path: Path) -> None:
-    """Records, and a file read as columns, give one verdict."""
-    places = [(task, task % 3) for task in range(32)]
-    sides = broken("b", {Invariant.PROMISES: places}), broken("c", {Invariant.CONSENT: places})
-    origin = Provenance(domain="desk", provider="fake")
-    read = []
-    for number, records in enumerate(sides):
-        path = tmp_path / f"{number}.json"
-        write_evidence(path, Evidence(provenance=origin, simulations=tuple(records)))
-        read.append(read_side([path], Worlds(), None, None).columns)
-    by_file = decide(GateInput(pair(*read), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN))
-    assert by_file == judged(*sides)
 
 
 @pytest.mark.parametrize("sides", [(False, False), (True, False), (False, True)])

@@ -1,6 +1,6 @@
 """Second tosses: what a promotion may rest on after simulations were lost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,6 @@ from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
-from tests.gate.attacker import Attacker, everything, few_losses, goals, losses, promoted
 
 
 def one(side: str, task: int, reward: float, lost: int = 0, trial: int = 0) -> SimulationEvidence:
@@ -55,12 +54,6 @@ def test_a_task_that_fails_otherwise_is_suspicious() -> None:
     old = [one("old", 0, 0.0, lost=1), one("old", 0, 1.0, trial=1), one("old", 1, 1.0)]
     sides = without_second_tosses(old, new)
     assert [masked(side) for side in sides] == [["old-0-0"], ["new-0-0"]]
-
-
-def test_a_loss_on_either_side_is_a_chance() -> None:
-    old = [one("old", task, 0.0, lost=int(task == 0)) for task in range(8)]
-    new = [one("new", task, 1.0, lost=int(task == 1)) for task in range(8)]
-    assert [masked(side) for side in without_second_tosses(old, new)] == [["old-0-0"], ["new-1-0"]]
 
 
 RECORDS = st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=6, max_size=12)
@@ -106,11 +99,3 @@ def test_a_fresh_trial_that_was_tossed_again_does_not_clear_a_task() -> None:
     plain, tossed = fresh_result(fresh(0)), fresh_result(fresh(1))
     assert plain.p == plain.worst_p == tossed.p
     assert tossed.worst_p < tossed.p
-
-
-@pytest.mark.parametrize("strategy", [goals, losses, few_losses, everything])
-def test_no_strategy_promotes_an_unchanged_agent_more_often_than_the_level(
-    strategy: Callable[[Attacker], bool],
-) -> None:
-    """At 5 %, more than 6 of 40 are promoted in 1 of 100 cases."""
-    assert promoted(strategy, 40, 40) <= 6

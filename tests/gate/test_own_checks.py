@@ -77,18 +77,6 @@ def test_an_improvement_never_strengthens_the_evidence_of_harm(
     assert stratified(changed) >= stratified(tasks) - 1e-9
 
 
-def test_rows_do_not_depend_on_each_other() -> None:
-    random = np.random.default_rng(0)
-    trials = random.integers(0, 5, (2, 40, 7))
-    failed = random.binomial(trials, 0.4)
-    whole = stratified_fisher(failed[0], trials[0], failed[1], trials[1])
-    single = [
-        stratified_fisher(failed[0][[row]], trials[0][[row]], failed[1][[row]], trials[1][[row]])[0]
-        for row in range(40)
-    ]
-    np.testing.assert_allclose(whole, single, atol=1e-9)
-
-
 # One comparison.
 
 

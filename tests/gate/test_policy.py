@@ -109,22 +109,6 @@ def test_a_check_of_others_answers_for_itself_or_shares_the_error(p, status, ans
     assert check(judged(old, old, Goal.HOLD, own), "cheap").status is answer
 
 
-def test_the_level_of_a_share_of_actions_is_its_own() -> None:
-    """Also where it is the only one, or where all three have the same."""
-    old = [sim(task, 1.0, read=(2, 2)) for task in range(40)]
-    new = [sim(task, 1.0, read=(2, 1 if task < 9 else 2)) for task in range(40)]
-    shares = ("action_match", "read_action_match", "write_action_match")
-    alone = "".join(f"[checks.{name}]\nwatch = false\n" for name in shares[1:])
-    alike = "".join(f"[checks.{name}]\nalpha = 1e-5\n" for name in shares)
-    for text, answer in (
-        (alone, FAIL),
-        (alone + "[checks.action_match]\nalpha = 1e-5\n", PASS),
-        (alike, PASS),
-    ):
-        verdict = judged(old, new, Goal.HOLD, policy_of(text))
-        assert check(verdict, "action_match").status is answer, text
-
-
 class Wrong(Cheap):
     """A check that answers what it may not."""
 

@@ -2,7 +2,6 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,18 +46,6 @@ def test_a_policy_file_that_sets_the_estimand_wins(tmp_path: Path, own: Estimand
 def test_a_different_estimand_is_a_different_policy_for_the_ledger() -> None:
     assert policy_version(CALIBRATED) == policy_version(CALIBRATED.for_suite(Estimand.TASKS)) == "calibrated"
     assert policy_version(THESE_TASKS) not in ("calibrated", policy_version(STRICT))
-
-
-def test_a_policy_of_point_estimates_is_about_no_population() -> None:
-    assert STRICT.for_suite(Estimand.SUITE) is STRICT
-    assert judged(side([1, 0]), side([1, 1]), policy=STRICT).estimand is None
-
-
-@pytest.mark.parametrize("policy", [CALIBRATED, THESE_TASKS])
-def test_a_verdict_says_which_tasks_it_is_about(policy: Any) -> None:
-    verdict = judged(side([1, 0], [1, 1]), side([1, 1], [1, 0]), Goal.NO_REGRESSION, policy)
-    assert verdict.estimand is policy.estimand
-    assert verdict.to_json()["estimand"] == policy.estimand.value
 
 
 @pytest.mark.parametrize("change", [Change.EVEN, Change.FEW])

@@ -1,6 +1,5 @@
 """Comparisons whose sides have different numbers of trials of a task."""
 
-from dataclasses import replace
 from itertools import product
 from math import comb
 from random import Random
@@ -16,7 +15,6 @@ from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.intervals import information_share
 from pytest_trace2evolve.gate.pairs import REWARD, Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.gate.significance import sign_flip
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
@@ -132,18 +130,3 @@ def test_the_information_of_a_stage_counts_the_fixed_baseline() -> None:
     assert information_share(2, 8, 8) == pytest.approx(0.4)
     assert information_share(2, 8, 1e9) == pytest.approx(0.25)
     assert information_share(8, 8, 16) == 1.0
-
-
-def test_stages_share_all_trials_of_a_saved_baseline() -> None:
-    drawn = simulate_stages(
-        np.random.default_rng(3), AGENTS["medium"], Effect(), Design(9, 8, baseline_trials=4), 5, (2, 4, 8)
-    )
-    for trials, stage in zip((2, 4, 8), drawn.stages, strict=True):
-        assert (stage.baseline.trials == 4).all()
-        assert (stage.candidate.trials == trials).all()
-        assert np.array_equal(stage.baseline.successes, drawn.stages[0].baseline.successes)
-        fewer = min(trials, 4)
-        assert all((part.trials == fewer).all() for part in stage.counted_sides)
-        assert stage.has_unequal_trials.all() == (trials != 4)
-    last = drawn.stages[-1]
-    assert replace(last, first_trials=None).is_broken.shape == last.is_broken.shape

@@ -79,7 +79,12 @@ def test_the_p_value_at_a_bound_is_its_level(
 
 
 @pytest.mark.parametrize("has_fixed_tasks", [False, True])
-@pytest.mark.parametrize("tasks", [4, 12, 40])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        12,
+    ],
+)
 def test_one_bound_in_twenty_misses_the_true_ratio(tasks: int, has_fixed_tasks: bool) -> None:
     """Costs of four trials whose expected ratio is 1.3; tasks and trials vary as lognormal values do."""
     source, misses, n = np.random.default_rng(tasks), np.zeros(2), 1000

@@ -207,14 +207,6 @@ def test_a_commit_with_a_tool_that_always_raises_is_discarded(story: Story) -> N
     assert verdict["verdict"] == "discard", verdict["text"]
 
 
-def test_a_working_tree_with_a_tool_that_always_raises_is_discarded(story: Story) -> None:
-    story.refactor()
-    verdict = story.gate("v1", "--t2e-baseline", "v1", "--t2e-goal", "no-regression")
-    assert verdict["verdict"] == "discard", verdict["text"]
-    assert "trace2evolve: the working tree vs baseline v1 · hotel" in verdict["text"]
-    assert "todo: revise the change of app/bot.py" in verdict["text"]
-
-
 def test_the_verdict_names_changed_code_and_an_edited_prompt(story: Story) -> None:
     bot = story.root / "app/bot.py"
     bot.write_text(bot.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")

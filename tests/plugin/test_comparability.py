@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.evidence.baselines import read_evidence
 from tests.plugin.conftest import SUITE, DeskProject
 
 
@@ -101,20 +100,6 @@ def test_files_of_one_side_must_agree_among_themselves(
     result = project.pytester.runpytest_inprocess(f"--t2e-results={one}", f"--t2e-results={other}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *cannot form one side: max steps 200 and 50; *"])
-
-
-def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
-    project.baseline("v0")
-    parts = read_evidence(project.root / "baselines/desk/v0.json").provenance.lock_parts
-    assert parts is not None
-    now = parts.policy
-    project.older("v0", lock="0" * 32, lock_parts={**parts.model_dump(), "policy": "1" * 32})
-    result = project.run("--candidate=v1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    named = f"policy '{'1' * 32}' and '{now}'"
-    result.stderr.fnmatch_lines(
-        [f"ERROR: *v0.json: was measured under a lock that differs from the current one of *: {named}; *"]
-    )
 
 
 def test_another_user_of_some_tasks_is_refused_by_name(project: DeskProject) -> None:

@@ -100,20 +100,6 @@ def test_an_interrupt_at_the_end_of_a_session_is_one(
     done.stderr.fnmatch_lines(["trace2evolve: interrupted while the session ended"])
 
 
-def test_evidence_that_a_defect_cannot_keep_names_a_log(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise KeyError("planted")
-
-    monkeypatch.setattr("pytest_trace2evolve.session.session.store_run", fails)
-    done = project.run("--candidate=v1")
-    assert done.ret == 3
-    text = " ".join(done.stdout.str().split())
-    cause = r"the evidence could not be stored completely \(KeyError: 'planted'; the traceback is in "
-    assert re.search(cause + r"\S*/crash-\S*\.log\); the verdict does not count", text)
-
-
 def test_a_foreign_hook_that_fails_at_the_end_is_no_discard(project: DeskProject) -> None:
     end = "\n\ndef pytest_sessionfinish(session):\n    raise KeyError('planted')\n"
     project.write("conftest.py", CONFTEST + end)
@@ -147,7 +133,6 @@ def test_a_reader_that_has_gone_is_no_discard_and_no_crash(project: DeskProject,
     assert not list(project.root.glob(".trace2evolve/crash-*"))
 
 
-FULL = "the standard output cannot be written (No space left on device); free disk space, or redirect it"
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
 
 

@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.power import AGENTS, Design
 from pytest_trace2evolve.gate.stages import preflight
-from pytest_trace2evolve.session.preflight import _agent_of, _best_gain_p
 from tests.plugin.conftest import DeskProject, letters, project
 
 __all__ = ["letters", "project"]
@@ -75,20 +73,3 @@ def test_more_evidence_for_the_same_simulations_shows_more() -> None:
     assert larger_baseline >= planned - 0.05
     assert more_tasks >= planned - 0.05
     assert 0.05 < (found.smallest_gain or 0) < 0.15
-
-
-def test_the_agent_fits_the_baseline() -> None:
-    random, agent = np.random.default_rng(2), AGENTS["noisy"]
-    trials = np.full(2000, 4)
-    passes = random.binomial(trials, random.beta(agent.a, agent.b, 2000))
-    fitted = _agent_of(passes, trials)
-    assert fitted.mean == pytest.approx(agent.mean, abs=0.03)
-    assert fitted.a + fitted.b == pytest.approx(agent.a + agent.b, abs=0.1)
-    single = _agent_of(np.array([1, 0, 1]), np.ones(3, dtype=np.int64))
-    assert single.mean == pytest.approx(2 / 3)
-
-
-def test_no_candidate_can_gain_where_the_baseline_passes() -> None:
-    trials = np.full(20, 8)
-    assert _best_gain_p(trials, trials, 8, CALIBRATED) == 1.0
-    assert _best_gain_p(trials // 2, trials, 2, CALIBRATED) < 1e-5

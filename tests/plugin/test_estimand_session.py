@@ -56,12 +56,6 @@ def test_a_benchmark_is_about_tasks_like_its_own(project: DeskProject) -> None:
     assert verdict(project)["estimand"] == "tasks"
 
 
-def test_one_trial_cannot_tell_the_noise_of_trials(own: DeskProject, command: Command) -> None:
-    command("lock")
-    compared(own, trials=1)
-    assert verdict(own)["estimand"] == "tasks"
-
-
 @pytest.mark.parametrize("estimand", Estimand)
 def test_a_suite_may_say_which(own: DeskProject, command: Command, estimand: Estimand) -> None:
     define(own, f'estimand = "{estimand}"')
@@ -98,13 +92,3 @@ def test_an_unknown_estimand_is_named(own: DeskProject) -> None:
     result = own.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *desk.toml: *estimand*"])
-
-
-def test_compare_asks_about_the_suite_of_the_evidence(own: DeskProject, command: Command) -> None:
-    command("lock")
-    compared(own)
-    runs = [str(run) for run in own.runs]
-    done = command("compare", runs[0], runs[-1], "--suite=desk", "--split=heldout", "--json")
-    assert json.loads(done.stdout)["estimand"] == "suite", done.stderr
-    done = command("compare", runs[0], runs[-1], "--json")
-    assert json.loads(done.stdout)["estimand"] == "suite", "the suite that both sides record"

@@ -205,10 +205,6 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
             "conftest.py: hook pytest_t2e_worlds registers 'fake' as a int, expected a World, or a callable",
         ),
         (
-            "def pytest_t2e_environments(config):\n    return {'mine': dict}\n",
-            "conftest.py: hook pytest_t2e_environments registers 'mine' as a type, expected an Offer",
-        ),
-        (
             "def pytest_configure(config):\n    raise RuntimeError('no database')\n",
             "RuntimeError: no database",
         ),
@@ -216,27 +212,6 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
         (
             "import pytest\n\ndef pytest_t2e_worlds(config):\n    pytest.skip('no database')\n",
             "conftest.py:4: hook pytest_t2e_worlds failed: Skipped: no database; correct the hook",
-        ),
-        (
-            (
-                "class Odd(Exception):\n    def __str__(self):\n        raise KeyError\n\n"
-                "def pytest_t2e_worlds(config):\n    raise Odd\n"
-            ),
-            "conftest.py:6: hook pytest_t2e_worlds failed: Odd: its message cannot be shown (KeyError)",
-        ),
-        (
-            (
-                "class Worlds(dict):\n    def items(self):\n        raise ValueError('gone')\n\n"
-                "def pytest_t2e_worlds(config):\n    return Worlds()\n"
-            ),
-            "conftest.py:3: hook pytest_t2e_worlds failed: ValueError: gone; correct the hook",
-        ),
-        (
-            (
-                "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_t2e_worlds(config):\n"
-                "    (yield).force_result(None)\n"
-            ),
-            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, expected",
         ),
     ],
 )
@@ -363,26 +338,6 @@ def test_an_installed_world_is_known_and_has_its_name_alone(
     done = command("check")
     assert "by entry point 'pkg:World' and by entry point 'other:World'" in done.stderr
     installed("trace2evolve.worlds", Point("tau2", "pkg:Tau2", FakeWorld))
-
-
-def test_an_installed_world_cannot_take_a_built_in_name(
-    project: DeskProject, command: Command, installed: Any
-) -> None:
-    (project.root / "conftest.py").unlink()
-    installed("trace2evolve.worlds", Point("tau2", "pkg:Tau2", None))
-    done = command("check")
-    twice = "world 'tau2' is registered twice, by pytest-trace2evolve and by entry point 'pkg:Tau2'"
-    assert twice in done.stderr
-
-
-def test_a_check_of_the_conftest_is_known_to_policies_of_the_project(
-    measured: DeskProject, command: Command
-) -> None:
-    measured.write("conftest.py", CONFTEST + CHECK)
-    measured.write("policies/own.toml", 'base = "strict"\n[checks.cheaper]\n')
-    done = command("compare", "v0", "v1", "--suite", "desk", "--policy", "own")
-    assert done.stderr == ""
-    assert any(line.split()[:2] == ["✓", "cheaper"] for line in done.stdout.splitlines())
 
 
 def test_an_environment_of_the_conftest_is_admitted(project: DeskProject, command: Command) -> None:

@@ -257,22 +257,6 @@ def test_development_may_be_read_and_its_first_access_is_recorded(development: D
     assert accesses(development) == [("development", "opened")]
 
 
-def test_a_task_that_was_shown_is_never_clean(development: DeskProject) -> None:
-    development.run("--candidate=v1", "--t2e-gate=off")
-    development.write(
-        "suites/desk.toml",
-        SUITE.replace('"look"]', '"look", "opened"]').replace('"opened", "free"', '"free"'),
-    )
-    development.lock()
-    development.baseline("v0")
-    development.run("--candidate=v1").stdout.fnmatch_lines(
-        [
-            "heldout decides (not clean evidence: traces of desk::heldout were read (task opened, *",
-            "*traces of desk::heldout were read (task opened, *",
-        ]
-    )
-
-
 def test_an_access_that_cannot_be_recorded_shows_nothing(development: DeskProject) -> None:
     development.write("ledger", "no folder")
     lines = explanation(

@@ -7,18 +7,7 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Evaluation
-from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
-
-LOSING_TRANSFER = """
-def losing(task, world, candidate, trial):
-    if task.id == "idle":
-        raise ConnectionError("gone")
-    return listed(task, world, candidate, trial)
-
-
-def pytest_t2e_agents(config):
-    return {"listed": losing}
-"""
+from tests.plugin.conftest import CONFTEST, DeskProject
 
 FAILING = "def test_own():\n    assert False\n"
 
@@ -169,30 +158,6 @@ def test_a_run_that_is_asked_for_and_has_no_suite_is_a_usage_error(project: Desk
     result.stderr.fnmatch_lines(["ERROR: the options request a run, but tests contains no suite; *"])
 
 
-def test_stopping_before_a_suite_makes_that_suite_inconclusive_too(project: DeskProject) -> None:
-    project.write(
-        "suites/other.toml",
-        SUITE.replace("heldout", "x").replace("discovery", "heldout").replace("x", "discovery"),
-    )
-    project.lock()
-    project.baseline("v1")
-    project.candidate("v3", "close restart idle opened", parent="v1")
-    result = project.run("--candidate=v3", "-x")
-    result.stdout.fnmatch_lines([f"{suite} · heldout decides *: INCONCLUSIVE" for suite in ("desk", "other")])
-    assert result.ret == 10
-    assert evaluations(project) == []
-
-
-def test_a_lost_guard_task_withholds_the_promotion(project: DeskProject) -> None:
-    project.write("suites/desk.toml", SUITE.replace("discovery", "transfer"))
-    project.lock()
-    project.baseline("v0")
-    project.pytester.makeconftest(CONFTEST + LOSING_TRANSFER)
-    result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines(["heldout decides *: PROMOTE", "transfer guards against harm: INCONCLUSIVE"])
-    assert result.ret == 10
-
-
 def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> None:
     project.pytester.makeconftest(
         CONFTEST + "\nimport pytest\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
@@ -209,11 +174,3 @@ def test_a_file_that_cannot_be_collected_is_a_failure(project: DeskProject) -> N
     project.write("tests/test_own.py", "import nothing_of_this_name\n")
     result = project.run("--candidate=v1", "suites", "tests", "--continue-on-collection-errors")
     assert result.ret == 1
-
-
-def test_suites_may_lie_at_the_root(project: DeskProject) -> None:
-    for name in ("desk.toml", "suites.lock"):
-        (project.root / "suites" / name).rename(project.root / name)
-    project.write("pytest.ini", "[pytest]\nt2e_suites = .\n")
-    result = project.run("--candidate=v1", "--t2e-save-baseline=v1")
-    result.stdout.fnmatch_lines(["*baseline saved: baselines/desk/v1.json"])

@@ -7,10 +7,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.worlds.registry import Worlds
 from tests.conftest import RECORDED
-from tests.inn_world import InnWorld
 from tests.plugin.conftest import CONFTEST, DeskProject
 
 RULES = """
@@ -77,29 +74,6 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     at = next(place for place, line in enumerate(lines) if "→ get_ticket" in line)
     assert lines[at + 1] == f"    ! breaks authentication: {why}"
     assert sum("! breaks" in line for line in lines) == 1
-
-
-def test_records_found_and_created_by_calls_are_judged_in_a_session(project: DeskProject) -> None:
-    """The agent finds the guest as a record, books, cancels and renames, and never asks for a yes."""
-    text = CONFTEST.replace("fake_world import FakeWorld", "inn_world import InnWorld")
-    project.write("conftest.py", text.replace('{"fake": FakeWorld}', '{"inn": InnWorld}'))
-    (project.root / "suites" / "desk.toml").unlink()
-    splits = '[splits]\ndiscovery = ["book", "cancel", "rename"]\n'
-    project.write("suites/inn.toml", f'provider = "inn"\ndomain = "inn"\n\n{splits}')
-    Project(project.root, project.root / "suites").renew_lock(Worlds({"inn": InnWorld}))
-    project.candidate("v1", "book cancel rename", parent="v0")
-    folder = project.root / "run"
-    result = project.run("--candidate=v1", "--t2e-gate=off", f"--t2e-run-folder={folder}", "-v")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["discovery: invariants: 3 of 3 simulations broke at least one: consent 3"])
-
-
-def test_a_world_without_rules_is_checked_for_collateral_changes_alone(project: DeskProject) -> None:
-    project.baseline()
-    result = project.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated")
-    result.stdout.no_fnmatch_line("*invariants*")
-    records = read_evidence(project.runs[-1] / "evidence/desk.json").simulations
-    assert {kind for record in records for kind in record.invariants or {}} == {"collateral_change"}
 
 
 def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(

@@ -79,25 +79,6 @@ def test_a_lost_task_has_no_reward(project: DeskProject) -> None:
     assert "reward" not in lost
 
 
-def test_a_run_without_a_verdict_says_so(project: DeskProject) -> None:
-    project.run("--candidate=v1", "--junitxml=junit.xml")
-    run, _ = read(project)
-    assert run["verdict"] == "none"
-    assert "has a baseline for this suite" in run["desk.reason"]
-
-
-def test_heldout_tasks_tell_no_components(project: DeskProject) -> None:
-    project.run("--candidate=v2", "--junitxml=junit.xml")
-    (suite,) = ET.parse(project.root / "junit.xml").getroot()
-    by_split: dict[str, list[str]] = {"heldout": [], "discovery": []}
-    for one in suite.findall("testcase"):
-        by_split[properties(one)["split"]].append(ET.tostring(one, encoding="unicode"))
-    assert any("below 1: " in text for text in by_split["discovery"])
-    for text in by_split["heldout"]:
-        for component in ("DB", "ENV_ASSERTION", "COMMUNICATE", "ACTION", "below 1"):
-            assert component not in text
-
-
 def test_a_live_run_tells_calls_and_tokens(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789")
     prices = '["m"]\ninput = 1000.0\noutput = 1000.0\n'

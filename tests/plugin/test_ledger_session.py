@@ -10,7 +10,7 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
-from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
+from tests.plugin.conftest import CONFTEST, DeskProject
 
 
 def evaluations(project: DeskProject) -> list[Evaluation]:
@@ -71,23 +71,6 @@ def test_what_decides_nothing_is_not_written_down(project: DeskProject, argument
     assert evaluations(project) == []
 
 
-def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject) -> None:
-    project.write("suites/desk.toml", SUITE.replace("heldout", "transfer"))
-    project.lock()
-    project.baseline("v1")
-    assert project.run("--candidate=v2").ret == 1
-    assert evaluations(project) == []
-
-
-def test_a_development_split_is_written_down_and_claims_nothing(project: DeskProject) -> None:
-    project.write("suites/desk.toml", SUITE.replace("heldout", "development"))
-    project.lock()
-    project.baseline("v0")
-    project.after("--candidate=v1")
-    (entry,) = evaluations(project)
-    assert (entry.split, entry.label, entry.look) == ("development", Label.DEVELOPMENT, None)
-
-
 def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProject) -> None:
     project.baseline("v0")
     frozen(project, "v0", "", "none")
@@ -103,18 +86,6 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
         ]
     )
     assert [entry.look for entry in evaluations(project)] == [1, None]
-
-
-def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
-    project.baseline("v0")
-    project.write("candidates/v0.md", "---\nid: v0\nfrozen_at: 2020-01-01\n---\n")
-    frozen(project, "v3", "close note", "v0")
-    project.run("--candidate=v3")
-    look(project)
-    frozen(project, "v3", "close note restart", "v0")
-    project.run("--candidate=v3").stdout.fnmatch_lines(
-        ["*(not clean evidence: *)*", "*candidate v3 was changed after it had been judged: give it a new id"]
-    )
 
 
 def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
@@ -294,26 +265,6 @@ def test_an_outage_is_no_verdict_that_a_later_run_repeats(
     assert (down.alpha, down.look, first.look, second.look) == (None, 1, 1, 1)
     assert (down.repeats, first.repeats, second.repeats) == (None, None, first.name)
     assert first.alpha == second.alpha
-
-
-def test_a_run_that_measured_too_little_repeats_no_promotion(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.pytester.makeconftest(OUTAGE)
-    lenient(project)
-    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["*(test 1, level *):", "PROMOTE: *"])
-    monkeypatch.setenv("OUTAGE", "1")
-    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-        [
-            "*the code of its user cannot be identified (the factory of its agent raised ConnectionError)*",
-            "NO VERDICT on v1 *",
-        ]
-    )
-    assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
-    assert not (project.root / "baselines" / "desk" / "v1.json").exists()
-    monkeypatch.delenv("OUTAGE")
-    result = project.run("--candidate=v1", LENIENT)
-    assert result.ret == 0, "what an outage left is no verdict"
 
 
 SWITCHED = (

@@ -135,26 +135,3 @@ def test_each_next_command_of_a_small_project_runs_as_it_stands(project: DeskPro
     assert "todo: revise or drop v2" in discarded.stdout, discarded.stdout + discarded.stderr
     shown = shell(project, next_command(discarded.stdout))
     assert (shown.returncode, "note" in shown.stdout) == (0, True), shown.stdout + shown.stderr
-
-
-def test_a_verdict_on_tasks_that_may_be_read_stands(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same candidate with the same code is not drawn again until it passes."""
-    project.write("suites/desk.toml", SUITE.replace("heldout", "development"))
-    lucky = CONFTEST.replace(
-        "solves = task.id in candidate.instruction.split()",
-        "solves = candidate.id == 'v0' or (os.environ.get('LUCK') and task.id != 'idle')",
-    )
-    project.write("conftest.py", f"import os\n{lucky}")
-    project.lock()
-    project.baseline("v0")
-    unlucky = project.run("--candidate=v1", NO_REGRESSION)
-    assert unlucky.ret == 1
-    unlucky.stdout.no_fnmatch_line("*recorded:*")
-    monkeypatch.setenv("LUCK", "1")
-    again = project.run("--candidate=v1", NO_REGRESSION)
-    assert again.ret == 1
-    again.stdout.fnmatch_lines([" why:  recorded: DISCARD on *; now: PROMOTE; the worse of the two counts*"])
-    project.candidate("v3", "close", parent="v0")
-    assert project.run("--candidate=v3", NO_REGRESSION).ret == 0, "a different candidate is a new test"

@@ -170,49 +170,6 @@ def test_a_frozen_file_keeps_what_it_has_and_a_damaged_one_is_left_alone(project
     assert len(read_cases(project.frozen)) == 37
 
 
-def test_outcomes_are_made_once_however_often_a_case_is_run(project):
-    project.pytester.makeconftest(
-        """
-from pytest_trace2evolve.agents.reference import NopAgent
-from pytest_trace2evolve.records.task import script_of
-from pytest_trace2evolve.users.scripted import ScriptedUser
-
-made = []
-
-
-def counted(task, world, candidate, trial):
-    made.append((task.id, trial))
-    return NopAgent(), ScriptedUser(script_of(task), seed=trial)
-
-
-def pytest_t2e_agents(config):
-    return {"counted": counted}
-
-
-def pytest_sessionfinish():
-    assert len(set(made)) == len(made) > 0
-    print(f"made {len(made)}")
-"""
-    )
-    project.test(
-        HEAD
-        + """
-import copy
-from hypothesis import strategies as st
-
-@pressure
-@given(case=cases("policy_edge"), times=st.integers(1, 3))
-def test_search(case, times, run_case):
-    run_case(copy.copy(case))
-    outcomes = [run_case(case) for _ in range(times)]
-    assert all(one is outcomes[0] for one in outcomes)
-"""
-    )
-    result = project.run("--t2e-agent=counted", "-s")
-    result.assert_outcomes(passed=1)
-    assert re.search(r"made \d+", told(result))
-
-
 def test_a_budget_ends_the_search_and_says_so(project):
     project.test(
         HEAD

@@ -205,28 +205,6 @@ def test_a_dry_run_writes_nothing(promoted: DeskProject, command: Command) -> No
     assert everything(promoted) == before
 
 
-def test_a_run_is_named_by_folder_id_or_its_beginning(promoted: DeskProject, command: Command) -> None:
-    run = promoted.runs[-1]
-    assert command("baseline", "promote", str(run), "--dry-run").returncode == 0
-    assert command("baseline", "promote", f".trace2evolve/runs/{run.name}", "--dry-run").returncode == 0
-    assert command("baseline", "promote", run.name[:-2], "--dry-run").returncode == 0
-    refused(promoted, command, "run '20' matches several runs: *; give more of the id", run="20")
-    refused(promoted, command, f"'nope' is neither a path nor a run in {run.parent}; *", run="nope")
-    refused(promoted, command, "*/suites: holds no verdict.json: the run was not gated, *", run="suites")
-
-
-def test_the_baseline_that_was_beaten_may_be_replaced_by_name(
-    promoted: DeskProject, command: Command
-) -> None:
-    beaten = evidence_digest(read_evidence(promoted.root / "baselines/desk/v0.json"))
-    assert command("baseline", "promote", promoted.runs[-1].name, "--name", "v0").returncode == 0
-    new = read_evidence(promoted.root / "baselines/desk/v0.json")
-    assert (new.provenance.replaces, new.provenance.candidate and new.provenance.candidate.id) == (
-        beaten,
-        "v1",
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -333,13 +311,6 @@ def test_a_damaged_verdict_refuses(
 ) -> None:
     edit(promoted.runs[-1] / "verdict.json", **changes)
     refused(promoted, command, text)
-
-
-def test_a_verdict_without_its_baseline_refuses(promoted: DeskProject, command: Command) -> None:
-    path = promoted.runs[-1] / "verdict.json"
-    suites = json.loads(path.read_text(encoding="utf-8"))["suites"]
-    edit(path, suites={"desk": {**suites["desk"], "baseline": None}})
-    refused(promoted, command, "*verdict.json: damaged at suites.desk.baseline: missing; run it again")
 
 
 def test_a_name_that_is_taken_refuses(promoted: DeskProject, command: Command) -> None:

@@ -180,19 +180,3 @@ def test_lint_names_folders_whose_traces_were_edited(drawn: DeskProject, command
     assert f"{run.name}: was edited: its traces have digest " in done.stdout
     shutil.rmtree(run)
     assert command("check").stdout == ""
-
-
-def test_lint_reads_the_folder_of_each_suite(drawn: DeskProject, command: Command) -> None:
-    suite = (drawn.root / "suites/desk.toml").read_text(encoding="utf-8")
-    drawn.write("suites/second.toml", suite)
-    drawn.lock()
-    drawn.run("--candidate=v1", "--t2e-gate=off")
-    run = drawn.runs[-1]
-    assert {one.suite for one in entries(drawn) if isinstance(one, TracesEntry) and one.run == run.name} == {
-        "desk",
-        "second",
-    }
-    reward_edited(run / "second")
-    named = [line for line in command("check").stdout.splitlines() if "was edited" in line]
-    assert len(named) == 1
-    assert f"{run.name}/second: was edited: its traces have digest " in named[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plugin.conftest import CONFTEST, Command, DeskProject
+from tests.plugin.conftest import CONFTEST, DeskProject
 from tests.plugin.test_baseline_modes import LOSING
 
 SAVE = "--t2e-save-baseline=v0"
@@ -56,18 +56,6 @@ def test_a_saved_candidate_without_children_advises_to_write_one(
     assert "next:" not in text
 
 
-def test_a_first_run_of_a_child_names_its_parent(project: DeskProject) -> None:
-    text = " ".join(project.run("--candidate=v2").stdout.str().split())
-    assert "why: none of its ancestors (v1 ← v0) has a baseline for this suite next: pytest " in text
-    assert f"next: {RUN} --candidate v1 --t2e-save-baseline v1" in text
-
-
-def test_a_baseline_whose_tasks_all_pass_needs_no_note(project: DeskProject) -> None:
-    result = project.spread("--t2e-agent=oracle", "--candidate=v0", SAVE, "-m", "heldout")
-    assert result.ret == 0
-    assert NOTE not in result.stdout.str()
-
-
 def test_lost_simulations_fail_the_session(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     project.pytester.makeconftest(CONFTEST + LOSING)
     monkeypatch.setenv("OUTAGE", "1")
@@ -118,14 +106,3 @@ def test_with_a_gated_comparison_the_verdict_decides(
     result = project.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}x")
     assert result.ret == status
     result.stdout.fnmatch_lines([f"note: baseline saved: baselines/desk/{candidate}x.json"])
-
-
-def test_an_update_of_a_baseline_with_failures_exits_with_zero(
-    project: DeskProject, command: Command
-) -> None:
-    project.baseline("v0")
-    update = ("--candidate=v0", SAVE, "--t2e-baseline-mode=update", "--t2e-gate=off", "--t2e-trials=2")
-    assert project.run(*update).ret == 0
-    new_only = ("--candidate=v0", SAVE, "--t2e-baseline-mode=new-only", "--t2e-gate=off", "--t2e-trials=2")
-    assert project.run(*new_only).ret == 4  # there is no new task
-    assert command("check").returncode == 0

@@ -10,14 +10,13 @@ from pytest_trace2evolve.records.verdict import (
     Interval,
     Label,
     NeededEvidence,
-    Obstacle,
     RunSummary,
     SideFigures,
     SuiteSummary,
     UsageRatio,
     Verdict,
 )
-from pytest_trace2evolve.report.github import MIN_VERDICT_BYTES, code_block, code_span, run_markdown
+from pytest_trace2evolve.report.github import code_block, code_span, run_markdown
 from tests.hostile import HOSTILE, alive, headings, page
 
 CHECKS = (
@@ -63,14 +62,6 @@ VERDICT = Verdict(
         pass_hat={1: Interval(estimate=0.75, low=0.6, high=0.9)},
     ),
 )
-
-
-OBSTACLES = [
-    (Obstacle.WRONG_DIRECTION, "the change points the wrong way"),
-    (Obstacle.TOO_SMALL, "the effect is too small to detect with these tasks"),
-    (None, "neither more trials nor more tasks would settle it"),
-]
-"""None: a summary that was written before the cause was recorded."""
 
 
 def summary(
@@ -132,24 +123,6 @@ GUARD: dict[str, object] = {
 """A guard is judged by goal `hold`, whatever the run's goal."""
 
 
-@pytest.mark.parametrize("goal", list(Goal))
-@pytest.mark.parametrize("deciding_first", [True, False])
-def test_a_guard_that_shows_no_harm_leaves_the_first_line_alone(goal: Goal, deciding_first: bool) -> None:
-    for decision in (Decision.PROMOTE, Decision.INCONCLUSIVE):
-        deciding = strict(decision, goal=goal)
-        both = [deciding, strict(None, **GUARD)]
-        alone = first_line(summary(deciding, decision=decision))
-        assert first_line(summary(*(both if deciding_first else both[::-1]), decision=decision)) == alone
-
-
-def test_the_first_line_says_better_next_to_a_guard() -> None:
-    guard = strict(None, **GUARD)
-    promoted = summary(strict(Decision.PROMOTE), guard, decision=Decision.PROMOTE)
-    assert first_line(promoted) == "## ✅ Promote: `v6` is better than its baseline"
-    undecided = summary(strict(Decision.INCONCLUSIVE), guard)
-    assert first_line(undecided) == "## ⚠️ Inconclusive: `v6` is not shown to be better than its baseline"
-
-
 @pytest.mark.parametrize(
     ("goal", "claim"),
     [(Goal.IMPROVE, "is better than its baseline"), (Goal.HOLD, "is not worse than its baseline")],
@@ -161,29 +134,6 @@ def test_the_first_line_names_the_guard_that_withholds_a_promotion(goal: Goal, c
     assert first_line(message) == (
         f"## ⚠️ Inconclusive: `v6` {claim}, but harm on `support` · `synthetic` is not ruled out"
     )
-
-
-def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
-    message = first_line(summary(strict(Decision.INCONCLUSIVE, **GUARD)))
-    assert message == "## ⚠️ Inconclusive: harm on `support` · `synthetic` is not ruled out"
-
-
-def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
-    message = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
-    assert message == (
-        "## ⚠️ Inconclusive: confirmed regressions: `8`; `v6` is better than its baseline, but harm is "
-        "suspected: `max_steps`"
-    )
-
-
-def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
-    def failed(name: str) -> tuple[CheckResult, ...]:
-        return (CheckResult(id=name, status=CheckStatus.FAIL),)
-
-    cut_short = strict(Decision.INCONCLUSIVE, partial=True, checks=failed("action_match"))
-    guard = strict(Decision.DISCARD, **GUARD, checks=failed("invariants"))
-    message = summary(cut_short, guard, decision=Decision.DISCARD)
-    assert first_line(message) == "## ❌ Discard: `v6` fails on `invariants`"
 
 
 def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
@@ -223,12 +173,6 @@ def test_a_foreign_text_is_one_dead_span(text: str) -> None:
     assert "\n" not in code_span(text)
 
 
-@pytest.mark.parametrize("text", ["a", "a b", "`a`", "a``b", "[x]a|b[PERSONA:None]", "<b>", "\\", "a_b*c"])
-def test_an_ordinary_name_is_shown_as_it_is(text: str) -> None:
-    (shown,) = (token.content for token in page(code_span(text)) if token.type == "code_inline")
-    assert shown == text
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_field_of_a_summary_acts(text: str) -> None:
     check = CheckResult(id=text, status=CheckStatus.FAIL, estimate=0.5, detail=text)
@@ -262,12 +206,6 @@ def test_a_long_run_loses_figures_first_and_keeps_the_verdict() -> None:
     assert ["heldout decides" in text for text in texts] == [True, True, False, False]
     assert all(text.startswith("## ⚠️ Inconclusive") for text in texts)
     assert "*Shortened: " in texts[3]
-
-
-def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
-    with pytest.raises(ValueError, match="10 bytes are too few for a verdict"):
-        run_markdown(summary(VERDICT), max_bytes=10)
-    run_markdown(summary(*[VERDICT] * 50), max_bytes=MIN_VERDICT_BYTES)
 
 
 def test_a_run_that_claims_nothing_is_not_called_better() -> None:

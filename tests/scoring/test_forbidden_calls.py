@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.written import WrittenTask
-from pytest_trace2evolve.evidence.run_folder import simulation_record
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.score import SCORER_VERSION, Check, Score
+from pytest_trace2evolve.records.score import Check, Score
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.scoring.reward import score
 from tests.plain_worlds import hotel, simulation_of, trace_of
@@ -60,14 +59,6 @@ def test_a_forbidden_call_makes_the_action_component_0(
     assert check.wanted["name"] == (forbidden if isinstance(forbidden, str) else forbidden["name"])
 
 
-def test_expected_and_forbidden_calls_count_together() -> None:
-    both = task("refund", calls=[{"name": "cancel_booking", "arguments": {"booking_id": "B17"}}])
-    cancel, refund = ("cancel_booking", {"booking_id": "B17"}), ("refund", {"booking_id": "B17"})
-    assert scored(both, cancel).reward == 1
-    assert scored(both).reward == 0
-    assert scored(both, cancel, refund).components[RewardBasis.ACTION] == 0
-
-
 def test_calls_of_the_history_and_of_the_user_are_not_the_agents() -> None:
     call = ToolCall(id="h", name="refund", arguments={"booking_id": "B18"})
     of = task("refund")
@@ -103,17 +94,6 @@ def test_calls_of_the_history_and_of_the_user_are_not_the_agents() -> None:
     assert score(simulation_of(of, [*of.history, *users, *later]), of, WORLD).reward == 1
 
 
-def test_the_recorded_simulation_names_the_forbidden_call() -> None:
-    of = task("refund")
-    result = scored(of, ("refund", {"booking_id": "B17"}))
-    record = simulation_record(simulation_of(of, trace_of(WORLD)), result)
-    assert record["reward_info"]["info"]["forbidden_calls"] == [
-        {"call": {"name": "refund"}, "met": False, "justification": "the agent must not make this call"}
-    ]
-    assert record["reward_info"]["action_checks"] == []
-    json.dumps(record)
-
-
 @given(
     calls=st.lists(
         st.tuples(
@@ -139,7 +119,3 @@ def test_scores_of_tasks_that_forbid_nothing_are_unchanged(
     assert banned.model_copy(update={"forbidden_calls": ()}) == result
     assert banned.forbidden_calls == (Check(wanted={"name": "other_tool"}, met=True),)
     assert plain.digest != unrelated.digest
-
-
-def test_the_version_of_the_scorer_stays() -> None:
-    assert SCORER_VERSION == 1

@@ -76,13 +76,6 @@ def test_action_match_is_split_by_the_type_of_tool() -> None:
     assert figures.write_action_match == 1
 
 
-def test_a_simulation_whose_actions_were_not_checked_does_not_count_for_action_match() -> None:
-    unchecked = run("a", 0, actions={"read": ActionCount(total=2)}, termination_reason="max_steps")
-    assert unchecked.termination_reason == "max_steps"
-    checked = run("b", actions={"read": ActionCount(total=2, matched=2)})
-    assert compute_metrics([unchecked, checked]).action_match == 1
-
-
 def test_agreement_compares_with_the_recorded_rewards_that_there_are() -> None:
     figures = compute_metrics(
         [run("a", 1, recorded_reward=1.0), run("b", 1, recorded_reward=0.0), run("c", 0)]
@@ -115,18 +108,6 @@ def test_evidence_of_unchecked_actions_has_totals_only(reason: str, desk: World,
     found = evidence_of(done.model_copy(update={"termination_reason": reason}), desk)
     assert found.actions == {"read": ActionCount(total=1), "write": ActionCount(total=1)}
     assert found.action_share() is None
-
-
-@pytest.mark.parametrize(
-    ("agent", "user", "cost"), [(None, None, None), (0.5, None, 0.5), (None, 0.0, 0.0), (0.5, 0.25, 0.75)]
-)
-def test_evidence_adds_up_the_costs_that_are_known(
-    agent: float | None, user: float | None, cost: float | None, desk: World, simulate: Simulate
-) -> None:
-    done = simulate(desk.tasks()["idle"], desk)
-    priced = done.model_copy(update={"agent_cost": agent, "user_cost": user, "trial": None})
-    found = evidence_of(priced, desk)
-    assert (found.cost, found.trial) == (cost, 0)
 
 
 # Laws.

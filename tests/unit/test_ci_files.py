@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_trace2evolve.cli.main import main
 from tests.ci_files import ACTION, EXAMPLES, EXPRESSION, REPOSITORY, load, steps
 from tests.patience import HANG_SECONDS
 
 FILES = [ACTION, *EXAMPLES]
 PINNED = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 OURS = "OWNER/pytest-trace2evolve@COMMIT # name the commit of a release"
-DOCS = REPOSITORY / "docs" / "ci.md"
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -95,18 +93,6 @@ def test_examples_give_the_action_only_inputs_that_it_has(path: Path) -> None:
             assert {name for name, one in declared.items() if one.get("required")} <= set(step["with"])
 
 
-def test_every_input_and_output_is_used_and_documented() -> None:
-    action = load(ACTION)
-    body = yaml.safe_dump(action["runs"])
-    docs = DOCS.read_text(encoding="utf-8")
-    for name, one in action["inputs"].items():
-        assert f"inputs.{name}" in body, name
-        assert one["description"], name
-    assert set(re.findall(r"inputs\.([\w-]+)", body)) <= set(action["inputs"])
-    for name in action["outputs"]:
-        assert f"`{name}`" in docs
-
-
 def test_the_keys_are_seen_by_the_steps_that_need_them_and_no_others() -> None:
     seen: dict[str, list[str]] = {"api-key": [], "github-token": []}
     for step in steps(load(ACTION)):
@@ -114,27 +100,6 @@ def test_the_keys_are_seen_by_the_steps_that_need_them_and_no_others() -> None:
             if f"inputs.{name}" in yaml.safe_dump(step):
                 ids.append(step["id"])
     assert seen == {"api-key": ["gate"], "github-token": ["comment"]}
-
-
-def test_the_hook_starts_a_command_that_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (hook,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
-    program, *arguments = hook["entry"].split()
-    assert program == "trace2evolve"
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "suites").mkdir()
-    assert main(arguments) == 0
-    assert not hook["pass_filenames"]
-    matching = (
-        "candidates/v1.md",
-        "suites/a.toml",
-        "suites/suites.lock",
-        "baselines/a/b.json",
-        "sub/suites/a.toml",
-    )
-    assert all(re.search(hook["files"], name) for name in matching)
-    assert not any(re.search(hook["files"], name) for name in ("docs/a.md", "my-suites/a.toml", "a.json"))
 
 
 @pytest.mark.parametrize("path", [ACTION, *EXAMPLES], ids=names([ACTION, *EXAMPLES]))

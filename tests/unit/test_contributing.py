@@ -51,17 +51,6 @@ def test_contributing_names_every_room_and_every_folder_of_tests() -> None:
         assert folder in rooms or f"`tests/{folder}/`" in text, folder
 
 
-def test_contributings_links_and_names_of_code_lead_somewhere() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for target, heading in re.findall(r"\]\((?!https:)([^)#]+)#?([^)]*)\)", text):
-        linked = (REPOSITORY / target).read_text(encoding="utf-8")
-        headings = re.findall(r"(?m)^#+ (.*)$", linked)
-        assert not heading or heading in {title.lower().replace(" ", "-") for title in headings}, heading
-    assert any(
-        "CHECK_NAMES" in path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py")
-    )
-
-
 def test_make_targets_exist_wherever_they_are_named() -> None:
     named = set(re.findall(r"(?m)(?:^    |`)make ([a-z-]+)", PAGE.read_text(encoding="utf-8")))
     for path in WORKFLOWS:

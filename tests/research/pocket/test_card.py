@@ -34,12 +34,6 @@ def shares() -> st.SearchStrategy[Share]:
     )
 
 
-def test_difference_agrees_with_newcombe() -> None:
-    """56 of 70 against 48 of 80: method 10 gives .0524 … .3339 (Newcombe 1998, table II)."""
-    found = difference(Share(hits=56, total=70), Share(hits=48, total=80))
-    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
-
-
 @given(share=shares())
 def test_share_lies_in_its_interval(share: Share) -> None:
     assert share.estimate is not None
