@@ -175,16 +175,6 @@ def test_a_simulation_begins_without_the_state_of_an_earlier_one(
     assert [texts_of(done) for done in simulations] == [texts, texts]
 
 
-@pytest.mark.parametrize("name", ["gathered", "threaded"])
-def test_calls_at_the_same_time_are_made_one_after_the_other(folder: Path, name: str) -> None:
-    (done,) = Runner(f"bot:{name}", folder, messages=["Go."]).run()
-    assert done.termination_reason == "user_stop"
-    if name == "gathered":
-        assert texts_of(done) == ["|".join(["milk", "Error: KeyError: 'N2'"] * 6)]
-    else:
-        assert texts_of(done) == [" ".join(f"T{n} is written." for n in range(8))]
-
-
 def test_an_agent_sees_schemas_and_the_candidate_but_no_key(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -407,14 +407,6 @@ def test_every_agent_has_an_expected_outcome() -> None:
     assert {*NAMES} == {*FAILED, *LOST, *FINE}
 
 
-def test_a_traceback_begins_with_the_agents_own_code(outcomes: Outcomes) -> None:
-    error, no_exception = (outcomes.first(name).agent_error for name in ("make_raises", "make_none"))
-    assert error is not None
-    assert error.frames.startswith(f'  File "{outcomes.folder / "bot.py"}", line ')
-    assert no_exception is not None
-    assert no_exception.frames == ""
-
-
 def test_a_late_call_of_a_tool_is_rejected(outcomes: Outcomes) -> None:
     assert not calls_of(outcomes.first("calls_later"))
     assert "while no message was being answered" in (outcomes.folder / "late").read_text()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome_text, proposal_text
+from pytest_trace2evolve.agents.reference import CaseOracle, proposal_text
 from pytest_trace2evolve.cases.case import Case, read_cases
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Request, Task, Turn, script_of
+from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Task, script_of
 from pytest_trace2evolve.users.message_parser import parse_message
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
@@ -62,18 +62,6 @@ def test_before_a_write_it_asks_for_a_yes_once() -> None:
     assert parse_message(asked.content or "").asks_for_confirmation
     written = answers(CANCELS, [*trace, asked, says("Yes.")])
     assert [one.name for one in written.tool_calls or ()] == [action.name]
-
-
-def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
-    done, refused = Request(about=("#W1",)), Request(about=("#W2",), refused=True)
-    question = Request(about=("#W1",), answer="12.5")
-    assert parse_message(outcome_text(Turn(says="?", requests=(done,)))).is_closing
-    assert outcome_text(Turn(says="?", requests=(refused,))) == REFUSAL
-    assert parse_message(REFUSAL).is_refusal
-    both = outcome_text(Turn(says="?", requests=(done, refused)))
-    assert REFUSAL in both
-    assert parse_message(both).says_all_done
-    assert "12.5" in outcome_text(Turn(says="?", requests=(question,)))
 
 
 def damaged(**changes: Any) -> Task:
@@ -163,16 +151,3 @@ def test_an_id_that_cannot_name_a_test_is_told(name: str, message_text: str) -> 
         script_of(other(id=name))
     assert str(error.value).startswith(message_text)
     assert "\n" not in str(error.value)
-
-
-def test_a_turn_is_refused_done_or_both() -> None:
-    done, refused = Request(about=()), Request(about=(), refused=True)
-    by_turn = [Turn(says="?", requests=one) for one in ((done,), (refused,), (done, refused))]
-    assert [(turn.has_allowed_request, turn.has_forbidden_request) for turn in by_turn] == [
-        (True, False),
-        (False, True),
-        (True, True),
-    ]
-    script = CANCELS.script.model_copy(update={"turns": (by_turn[1],)})
-    assert script.refuses_all
-    assert not CANCELS.script.model_copy(update={"turns": (by_turn[1], by_turn[2])}).refuses_all

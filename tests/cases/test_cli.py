@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, read_cases
+from pytest_trace2evolve.cases.case import FAMILIES, read_cases
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.task import Content
 
@@ -78,19 +78,6 @@ def test_what_cannot_be_written_is_told_with_its_cause(
     assert (folder / "file").read_text() == "kept"
 
 
-def test_a_file_that_appears_meanwhile_is_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def other(*arguments: object) -> Case:
-        (folder / "a.jsonl").write_text("theirs")
-        return read_cases(FROZEN)[0]
-
-    monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", other)
-    assert generate("--count", "1", "--out", "a.jsonl") == 2
-    assert "--out a.jsonl already exists; delete it or choose a different name" in capsys.readouterr().err
-    assert [one.read_text() for one in folder.iterdir()] == ["theirs"]
-
-
 def test_a_case_that_cannot_be_run_is_one_problem_and_the_next_is_checked(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,13 +98,6 @@ def test_a_case_that_cannot_be_run_is_one_problem_and_the_next_is_checked(
     assert main(["cases", "show", "bad.jsonl", damaged["id"]]) == 0
     shown = capsys.readouterr().out
     assert 'orders: "none"' in shown
-
-
-def test_the_frozen_cases_are_admitted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cases", "check", str(FROZEN)]) == 0
-    assert capsys.readouterr().out == f"{FROZEN}: 36 of 36 cases admitted\n"
-    families = [case.script.family for case in read_cases(FROZEN)]
-    assert {name: families.count(name) for name in PRESSURE} == dict.fromkeys(PRESSURE, 6)
 
 
 def broken_file(folder: Path) -> Path:

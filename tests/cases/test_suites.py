@@ -160,14 +160,6 @@ def test_a_link_out_of_the_project_is_told(
     assert "cases/heldout.jsonl: is outside" in output_of(cases.run("oracle"))
 
 
-def test_the_same_case_under_another_id_is_told(cases: CaseProject) -> None:
-    path = cases.desk.root / "cases" / "pressure.jsonl"
-    record = json.loads(format_case_line(CASES["heldout"][0]))
-    path.write_text(json.dumps({**record, "id": "another"}) + "\n")
-    expected = "case 'another' of cases/pressure.jsonl is also in cases/heldout.jsonl"
-    assert expected in output_of(cases.run("oracle"))
-
-
 def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: CaseProject) -> None:
     discovery = 'discovery = { cases = "cases/discovery.jsonl" }\n'
     cases.suite(SUITE + discovery)

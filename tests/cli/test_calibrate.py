@@ -57,19 +57,6 @@ def test_each_policy_gets_its_figures_with_intervals(
     assert losses[0] <= losses[1]
 
 
-def test_the_table_says_what_went_in(trials: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", str(trials), *SMALL]) == 0
-    out = capsys.readouterr().out
-    assert "trials.json: 20 tasks, 80 simulations" in out
-    assert "60 resamples of 20 tasks × 4 trials a side; recorded runs: no fresh trials; seed 0" in out
-    assert "20 of 20 tasks have fewer than 8 trials" in out
-    assert "factor of 0.75" in out
-    assert main(["calibrate", str(trials), *SMALL, "--trials", "2", "--live"]) == 0
-    out = capsys.readouterr().out
-    assert "fresh trials of broken tasks" in out
-    assert "fewer than" not in out, "four trials can be split into two and two"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -118,14 +105,3 @@ def test_tasks_of_differing_content_are_left_out_by_name(
     found = json.loads(capsys.readouterr().out)
     assert (found["tasks"], found["simulations"]) == (18, 72)
     assert found["left_out"] == [f"0: {reason}", f"1: {reason}"]
-
-
-def test_an_error_if_all_tasks_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mixed = saved(tmp_path, [sim(0, 1.0), sim(0, 1.0, trial=1, digest="e")], "mixed.json")
-    assert main(["calibrate", str(mixed)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == (
-        "trace2evolve: mixed.json: the trials of every task ran different content (0); give trials of the "
-        "same tasks\n"
-    )

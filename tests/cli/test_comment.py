@@ -64,17 +64,6 @@ def test_a_comment_is_made_once_and_renewed_then(
     assert github.tokens == {f"token {TOKEN}"}
 
 
-def test_the_comment_is_found_on_any_page(github: FakeGitHub, file: str) -> None:
-    for number in range(250):
-        github.add(7, f"comment {number}")
-    mine = github.add(7, f"{MARK}\nold")
-    for number in range(60):
-        github.add(7, f"comment {number}")
-    assert main(["comment", file, "--pr", "7"]) == 0
-    assert len(github.comments[7]) == 311
-    assert "Discard" in mine["body"]
-
-
 @pytest.mark.parametrize(("login", "author"), [("", "github-actions[bot]"), ("ci-bot", "ci-bot")])
 def test_nobody_elses_comment_is_touched(github: FakeGitHub, file: str, login: str, author: str) -> None:
     github.login = login
@@ -229,14 +218,3 @@ def test_a_folder_of_summaries_gets_a_comment_for_each_candidate(
     assert "no comment: " in capsys.readouterr().out
     assert main(empty) == 2
     assert "contains no summary; name the folder of gate --output" in capsys.readouterr().err
-
-
-def test_a_folder_with_too_many_summaries_is_rejected(
-    github: FakeGitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(21):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "summary.json").write_text(SUMMARY.model_dump_json(), encoding="utf-8")
-    assert main(["comment", str(tmp_path), "--pr", "7"]) == 2
-    assert "contains 21 summaries, more than 20; name one file" in capsys.readouterr().err
-    assert github.comments == {}

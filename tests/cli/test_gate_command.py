@@ -154,15 +154,6 @@ def renew_lock(desk: Path) -> None:
     subprocess.run(command, cwd=desk, check=True, capture_output=True)
 
 
-def test_a_removed_suite_is_still_compared(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (desk / "suites/desk.toml").rename(desk / "suites/other.toml")
-    renew_lock(desk)
-    lines = plan(capsys)
-    assert lines[0] == "note: suite desk was removed"
-    assert "-o" in lines[2].split()
-    assert lines[4].endswith("suites/other.toml::development::due")
-
-
 def test_a_world_that_differs_is_named(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Baselines of another world say nothing, and the session refuses them."""
     edit(desk / "desk/data.json", "Emma", "Persuasion")
@@ -175,15 +166,6 @@ def test_a_world_that_differs_is_named(desk: Path, capsys: pytest.CaptureFixture
     )
     assert " differs from commit " in first
     assert "-o" not in command.split()
-
-
-def test_hooks_next_to_changed_suites_are_an_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(desk / "tasks.yaml", 'says: ["24"]', 'says: ["2"]')
-    renew_lock(desk)
-    (desk / "suites/conftest.py").write_text("")
-    capsys.readouterr()
-    assert main(["gate", "--against", "main"]) == 2
-    assert "suites/conftest.py: is not loaded for the tasks of commit " in capsys.readouterr().err
 
 
 def test_changed_code_gates_the_promoted_candidate_and_those_with_an_agent_that_imports_it(

@@ -50,22 +50,6 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
     assert entries_of(damaged)[-1].look == 4
 
 
-def test_lint_names_damage_until_a_repair_accepts_it(damaged: DeskProject, command: Command) -> None:
-    done = command("check")
-    assert done.returncode == 1
-    message = [line for line in done.stdout.splitlines() if line.startswith("ledger")]
-    assert len(message) == 1
-    assert "was deleted" in message[0]
-    assert "trace2evolve ledger repair" in message[0]
-    command("ledger", "repair", "--yes")
-    assert "ledger" not in command("check").stdout
-
-
-def test_a_discard_stays_under_damage(damaged: DeskProject) -> None:
-    damaged.baseline("v1")
-    assert damaged.run("--candidate=v2", "--t2e-baseline=v1").ret == 1
-
-
 def test_nobody_is_asked_without_a_terminal(damaged: DeskProject, command: Command) -> None:
     before = sorted(path.name for path in (damaged.root / "ledger").iterdir())
     done = command("ledger", "repair")

@@ -157,22 +157,3 @@ def test_a_command_whose_output_cannot_be_written_ends_with_3(
     done = shell(folder, f"pytest_trace2evolve {arguments} >/dev/full {errors}")
     assert done.returncode == 3
     assert done.stderr == ("" if errors else f"trace2evolve: {FULL} elsewhere\n")
-
-
-@needs_full
-def test_errors_that_nobody_can_read_keep_the_status(folder: Path) -> None:
-    assert shell(folder, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2
-
-
-@pytest.mark.parametrize("arguments", [["check"], ["--help"]])
-def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as done:
-        assert done.stdout is not None
-        assert done.stderr is not None
-        done.stdout.close()
-        errors = done.stderr.read()
-        assert done.wait() in (0, 1, 141), errors
-        assert "Traceback" not in errors

@@ -87,15 +87,6 @@ def test_every_command_takes_the_project_after_its_name(name: str) -> None:
     assert "--root" in accepted(PARSERS[name])
 
 
-def test_the_project_may_stand_before_or_after_the_commands_name() -> None:
-    for given in (["--root", "a", "show", "r", "t"], ["show", "r", "t", "--root", "a"]):
-        assert PARSER.parse_args(given).root == Path("a")
-    assert PARSER.parse_args(["show", "r", "t"]).root is None
-    nested = ["environment", "list", "--root", "b"]
-    assert PARSER.parse_args(nested).root == Path("b")
-    assert PARSER.parse_args(["--root", "a", *nested]).root == Path("b"), "the last one counts"
-
-
 def test_a_folder_without_suites_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

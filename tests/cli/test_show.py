@@ -1,7 +1,6 @@
 """`trace2evolve show`: a trace in the terminal, and the look that it leaves in the ledger."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -137,30 +136,6 @@ def test_every_sealed_split_that_holds_the_task_is_told(
     assert lines[0] == "recorded in the ledger: this access to other::heldout"
     places = [f"{entry.suite}::{entry.split}::{entry.task}" for entry in looks(project.root)]
     assert places == ["desk::heldout::close", "other::transfer::close", "other::heldout::idle"]
-
-
-def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
-    run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.chdir(elsewhere)
-    plain_file(run, elsewhere / "runs.json")
-    status, lines, _ = shown(capsys, "runs.json", "close")
-    assert (status, lines[0]) == (0, "nothing was recorded: there is no project here")
-    shutil.copytree(run, elsewhere / "copied")
-    status, lines, error = shown(capsys, "copied", "close")
-    assert (status, lines) == (2, [])
-    lost = "the access cannot be recorded; give the run's project with --root\n"
-    assert error == f"trace2evolve: the run is of suite 'desk', which no project here has, so {lost}"
-    assert shown(capsys, "one", "close")[2] == (
-        "trace2evolve: one: no such path, and no project here to search for runs; give --root\n"
-    )
-    (elsewhere / "suites").mkdir()
-    error = shown(capsys, "copied", "close")[2]
-    assert error.endswith(f"suites/suites.lock lacks, so {lost}")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,12 +16,8 @@ import pytest
 from pytest_trace2evolve import Project, Run, evaluate
 from pytest_trace2evolve.api import SimulationFinished
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
-from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.errors import ConfigError, EndpointError
-from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing import ChatServer
-from pytest_trace2evolve.training.heldout import Measurement, measure
-from pytest_trace2evolve.utils.resources import embedded_model
 from tests.e2e.test_doc_blocks import blocks
 from tests.plugin.conftest import CONFTEST, REPOSITORY, DeskProject, command, project
 from tests.project_modules import FOLDER
@@ -251,22 +246,6 @@ def plain(line: str) -> str:
         if re.search(r"runs/|open:|created:|workers|rerun|finished before|simulations at", line)
         else line.strip()
     )
-
-
-def test_held_out_scenarios_are_played_on_a_cluster(
-    cluster: Any, project: DeskProject, tmp_path: Path
-) -> None:
-    environments = project_environments(Project.find(project.root))
-    name = "precondition_verification"
-    # Greedy answers: sampled ones may change with the rounding of a batch.
-    model = tmp_path / "greedy"
-    shutil.copytree(embedded_model(), model)
-    (model / "generation_config.json").write_text('{"do_sample": false}')
-    plan = Measurement(read_model(model), None, {name: 1}, {name: 3}, rollouts=2)
-    here, _ = measure(environments, plan)
-    there, _ = measure(environments, plan, cluster=cluster.address)
-    assert there == here
-    assert len(here[name].rewards) == 3
 
 
 # ---- what cannot work

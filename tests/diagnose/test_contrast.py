@@ -71,25 +71,6 @@ def test_the_worked_example() -> None:
     assert (found.selected, found.reason, found.runs_passed) == (True, "", 1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "measured", "reason"),
-    [
-        ([*failed((L, 5)), *passed((N, 5))], (1.0, 1.0, None), "no passed trace requires it"),
-        ([*failed((N, 5)), *passed((P, 5))], (0.0, None, 0.0), "no failed trace requires it"),
-        (failed((L, 5), (P, 5)), (0.5, 0.5, None), "no passed trace requires it"),
-        (passed((L, 5), (P, 5)), (None, None, 0.5), "nothing failed"),
-        ([*failed((X, 5)), *passed((X, 5))], (0.0, None, None), "no failed trace requires it"),
-    ],
-)
-def test_an_empty_denominator_is_not_measured(
-    rows: list[Row], measured: tuple[float | None, ...], reason: str
-) -> None:
-    found = assessed(rows)
-    assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == measured
-    assert (found.delta, found.delta_low, found.delta_high, found.selected) == (None, None, None, False)
-    assert found.reason.startswith(reason)
-
-
 def test_below_a_threshold_it_is_not_selected_and_the_reason_names_which() -> None:
     rare = assessed([*failed((L, 4), (N, 46)), *passed((P, 50))])
     assert (rare.selected, rare.reason) == (False, "coverage is below 0.10")
@@ -97,15 +78,6 @@ def test_below_a_threshold_it_is_not_selected_and_the_reason_names_which() -> No
     assert (weak.selected, weak.reason) == (False, "Δ is below 0.20")
     assert weak.delta_low is not None
     assert weak.delta_low > 0, "it is there, and small"
-
-
-def test_examples_are_failures_those_first_that_most_runs_agree_on() -> None:
-    first = [*failed((L, 1), (P, 11)), *passed((L, 12))]
-    second = [*failed((P, 1), (L, 11)), *passed((L, 12))]
-    found = assessed(first, second, second)
-    assert len(found.examples) == 8
-    assert [one.trace for one in found.examples] == [f"t{place}" for place in range(1, 9)]
-    assert (found.examples[0].task, found.examples[0].message, found.examples[0].why) == ("task1", 3, "so")
 
 
 @pytest.mark.parametrize(

@@ -131,19 +131,6 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
     assert {(one.suite, one.split, one.run) for one in entries} == {("desk", "heldout", "run.json")}
 
 
-def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = json.loads(run.read_text())
-    record["info"]["agent_info"] = {"implementation": "chat", "llm": "another"}
-    for one in record["simulations"]:
-        one["id"] += "-again"
-    Path("other.json").write_text(json.dumps(record))
-    assert capabilities(str(run), "other.json", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["notes"][-1] == (
-        "traces of several agents (? as ?, another as ?): a contrast may come from the agents, "
-        "not from a capability"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -172,12 +172,6 @@ def test_a_defect_loses_one_simulation_and_a_stop_loses_none(bench: Bench) -> No
     assert bench.engine.totals().states == {SimulationState.LOST: 1}
 
 
-def test_fresh_simulations_are_set_aside_up_to_the_limit(bench: Bench) -> None:
-    purposes = ("a", "b", "a", "c")
-    assert [bench.engine.reserve_fresh(purpose, 4, 10) for purpose in purposes] == [True, True, True, False]
-    assert bench.engine.totals().fresh == 8
-
-
 def test_urgent_work_gets_the_next_free_slot(bench: Bench) -> None:
     order: list[str] = []
 
@@ -203,14 +197,3 @@ def test_urgent_work_gets_the_next_free_slot(bench: Bench) -> None:
 
     bench.loop.run(work())
     assert order == ["urgent", "ordinary"]
-
-
-def test_a_stray_exit_does_not_end_the_loop(bench: Bench) -> None:
-    async def leave() -> None:
-        async def stray() -> None:
-            raise SystemExit(5)
-
-        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(stray()))
-
-    bench.loop.run(leave())
-    assert isinstance(bench.make(bench.job(1, stored=False))[0], Simulation)

@@ -1,7 +1,6 @@
 """An agent's own code that returns or does anything: its simulation ends as its own, and is stored."""
 
 import asyncio
-import contextvars
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -283,35 +282,6 @@ def test_an_edit_of_what_an_agent_was_given_or_gave_changes_no_trace(
     (made,) = [made for message in done.trace for made in message.tool_calls or ()]
     assert made.arguments == {"ticket_id": "T1", "more": ["a"]}
     assert keep(done, task, desk, tmp_path) == 0.0
-
-
-def test_a_tool_that_edits_its_arguments_changes_no_trace(
-    desk: World, simulate: Simulate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(self: object, ticket_id: str, text: Any) -> str:
-        text.clear()
-        return "Noted"
-
-    monkeypatch.setattr("tests.fake_world.FakeSession._write_note", write)
-    made = call("write_note", arguments={"ticket_id": "T1", "text": ["a"]})
-    task = desk.tasks()["note"]
-    done = simulate(task, desk, Agent(first(made)), User())
-    score(done, task, desk)
-    (kept,) = [made for message in done.trace for made in message.tool_calls or ()]
-    assert kept.arguments["text"] == ["a"]
-
-
-def test_a_context_variable_lives_as_long_as_the_conversation(
-    desk: World, idle: Task, simulate: Simulate
-) -> None:
-    variable: contextvars.ContextVar[int] = contextvars.ContextVar("turns")
-
-    def counted(turn: int) -> Message:
-        assert variable.get(0) == turn
-        variable.set(turn + 1)
-        return call() if turn < 2 else say()
-
-    assert simulate(idle, desk, Agent(counted), User()).termination_reason == "user_stop"
 
 
 class OddError(BaseException):

@@ -190,16 +190,6 @@ def test_an_answer_that_cannot_be_stored_ends_the_run() -> None:
 # ---- stores
 
 
-def test_the_cache_answers_and_is_divided_into_parts() -> None:
-    store = Store()
-    with ChatServer(echo) as server:
-        for place, n_served in (("", 1), ("", 1), ("hotel::heldout", 2), ("hotel::heldout", 2)):
-            proxy, simulation = Proxy(server.base_url, cache=store), exchange(place=place)
-            run(proxy, lambda proxy=proxy, simulation=simulation: proxy.ask(simulation, "a"))  # type: ignore[misc]
-            assert server.count.served == n_served
-            assert simulation.usage.calls == 1
-
-
 def test_the_retry_of_one_of_two_equal_requests_takes_no_answer_of_the_other() -> None:
     """Both requests are under way when the first one fails."""
     store, arrivals, both = Store(), iter(range(9)), threading.Barrier(2, timeout=30)

@@ -123,22 +123,6 @@ def test_a_text_that_does_not_stop_is_the_agents_error(desk: World, before: int)
     assert score(run, desk.tasks()["restart"], desk).reward == 0.0
 
 
-def test_an_agent_without_an_answer_fails_before_anything_was_said(desk: World) -> None:
-    agent = SoloChatAgent(Answers(), "prompt", [])
-    run = alone(desk.tasks()["close"], desk, agent)
-    assert (run.termination_reason, run.trace) == ("agent_error", [])
-
-
-def test_a_history_of_tool_calls_is_continued(desk: World) -> None:
-    expected = Message(role="tool", id="c", content="Restarted", requestor="assistant")
-    history = [one.model_dump(mode="json") for one in (calls("restart_phone"), expected)]
-    task = Task.model_validate({"id": "t", "ticket": "x", "initial_state": {"message_history": history}})
-    agent = Lines(calls("check_phone"), says("###STOP###"))
-    run = alone(task, desk, agent)
-    assert agent.seen[0] == ["assistant", "tool"]
-    assert '"restarts":1' in (run.trace[3].content or "")
-
-
 def test_the_prompt_is_policy_candidate_environment_ticket() -> None:
     prompt = solo_prompt("Be kind.", "Fix it.", "Be quick.", "Be brief.")
     tail = prompt[prompt.index("<policy>\n") :]
@@ -207,17 +191,6 @@ def test_a_task_that_no_solo_agent_could_take_is_refused(task: dict[str, Any], e
         "remove it from the split or remove 'solo'"
     )
     assert suite(solo=False).resolve(One(), PATH) == {"heldout": ["close"]}
-
-
-def test_sides_that_share_a_tools_name_have_no_solo_mode() -> None:
-    class Twins(FakeWorld):
-        def tools(self, requestor: Any) -> Sequence[ToolSchema]:
-            return super().tools("assistant")
-
-    with pytest.raises(
-        SuiteError, match="agent and the user of desk both have a tool 'close_ticket'; remove"
-    ):
-        suite().resolve(Twins(), PATH)
 
 
 def origin(implementation: str, model: str | None = None, **further: Any) -> Provenance:

@@ -21,7 +21,7 @@ from pytest_trace2evolve.environments.calibration import (
     read_calibrations,
 )
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
+from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.environment import GRADES, Calibration
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
@@ -89,23 +89,6 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
 
 
-def test_a_model_that_refuses_everything_needs_something_easier(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, _ = served(lambda request: Reply("I cannot help you with that."), tmp_path, "--json")
-    captured = capsys.readouterr()
-    [record] = json.loads(captured.out)
-    assert status == 1
-    assert record["outcome"] == "ask"
-    assert [one["difficulty"] for one in record["tried"]] == [1]
-    assert record["advice"].startswith("no difficulty fits (measured: 1); the model needs easier scenarios")
-    assert record["tried"][0]["figures"]["all_zero"] == 1.0
-    assert "1 environments: 4 seeds × 4 rollouts = 16 rollouts" in captured.err
-    assert "Fewer than 100 × 16: the figures are rough" in captured.err
-    [kept] = read_calibrations(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
-    assert kept.model_dump(mode="json") == record
-
-
 def reader() -> Callable[[ChatRequest], Reply]:
     """Every second rollout reads the order, and all of them stop then."""
     numbers: dict[str, int] = {}
@@ -170,12 +153,3 @@ def test_an_endpoint_that_refuses_ends_it_in_one_line(
         assert calibrated(tmp_path, *asked, "--seeds", "2", "-ot2e_rollouts=2") == 2
     assert "The model 'any' does not exist." in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / ".trace2evolve").exists()
-
-
-def test_a_damaged_file_of_calibrations_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"calibrations": [{}]}')
-    with pytest.raises(GeneratorError, match=r"x\.json: .*; delete it, and calibrate again$"):
-        read_calibrations(tmp_path, "x")
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(GeneratorError, match=r"x\.json: not valid JSON"):
-        read_calibrations(tmp_path, "x")

@@ -186,23 +186,6 @@ def test_modules_that_hang_on_their_process_or_break_their_readers_are_not_admit
     assert told_is in line.detail
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        spoiled("def scenario(seed, difficulty):", "MADE = []\n\n\ndef scenario(seed, difficulty):").replace(
-            RANDOM, '    MADE.append(seed)\n    drawn = random.Random(f"{len(MADE)}/{seed}")\n'
-        ),
-        spoiled("def grade(", "ASKED = []\n\n\ndef grade(").replace(
-            "    own = trace[",
-            "    ASKED.append(1)\n    if len(ASKED) > 1:\n        return 1.0\n    own = trace[",
-        ),
-    ],
-    ids=["scenario", "grade"],
-)
-def test_a_module_has_no_past_to_hang_on(source: str) -> None:
-    assert admitted(source).passed
-
-
 def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -> None:
     source = GOOD + "\nassert 1 == 2, 'it ran outside'\n"
     for name in ("conftest", "test_orders"):

@@ -7,7 +7,7 @@ from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment, require_script
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES, WholeTasks
 from pytest_trace2evolve.environments.held_out import describe_held_out_content
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -42,20 +42,6 @@ def test_what_breaks_after_the_right_change_costs_the_reward() -> None:
     assert generator.grade(task, ended, solved=False) == 0.0
     said = Message(role="assistant", content="###STOP###")
     assert generator.grade(task, [*ended[:-1], said], solved=True) == 0.0  # the agent cannot end it
-
-
-def test_a_change_without_the_customers_yes_costs_the_reward() -> None:
-    """The databases and the answers are right, as a suite would pay."""
-    environment = ScenarioEnvironment(WholeTasks(), WORLD)
-    environment.reset(FAMILY_NAMES.index("precondition_verification") + 14)
-    assert any(action.name in WRITES for action in environment.task.actions)
-    for action in environment.task.actions:
-        call = ToolCall(id="call", name=action.name, arguments=action.arguments)
-        environment.step(Message(role="assistant", content=None, tool_calls=[call]))
-    while not environment.step(Message(role="assistant", content="It is done.")).done:
-        pass
-    assert environment._episode.is_solved()
-    assert environment.reward() == 0.0
 
 
 def test_training_holds_nothing_that_decides() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.draws import DrawStore, open_draws
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.files import remove_abandoned_files
@@ -47,29 +46,6 @@ def test_the_first_simulation_of_a_key_stays(tmp_path: Path, store: DrawStore) -
     assert found.id == "sfirst"
     assert not list((tmp_path / "finished").rglob("*.part"))
     assert not list((tmp_path / "finished").rglob("*.tmp"))
-
-
-def test_a_deleted_simulation_is_named(tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    store.put(key, simulation())
-    path = file_of(tmp_path)
-    path.unlink()
-    for one in (store, opened(tmp_path)):
-        with pytest.raises(
-            ResultsError, match="was deleted, but the account of its draw names it; restore it"
-        ) as told:
-            one.has(key)
-        assert str(told.value).startswith(str(path))
-        assert list(one.find_problems()) == [str(told.value)]
-
-
-def test_an_edited_or_swapped_simulation_is_named(tmp_path: Path, store: DrawStore) -> None:
-    keys = [store.draw_key(name) for name in "ab"]
-    for key in keys:
-        store.put(key, simulation(key))
-    paths = sorted((tmp_path / "finished").rglob("*.json"))
-    paths[0].write_bytes(paths[1].read_bytes())
-    assert [line.partition(": was changed since")[0] for line in store.find_problems()] == [str(paths[0])]
 
 
 @pytest.mark.parametrize(("line", "text"), [(0, ""), (1, "{}"), (2, '{"made"'), (3, '{"made": 1}')])

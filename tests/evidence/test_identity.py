@@ -209,18 +209,6 @@ def test_a_file_that_the_code_names_counts(shop: Shop, text: str, name: str) -> 
     assert list(code_differences(before, code_of("inn.reader"))) == [name]
 
 
-def test_data_of_a_source_layout_lies_at_the_root_of_the_project(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(shop.root / "src")
-    shop.write("pyproject.toml", "")
-    shop.write("src/space/reader.py", "FILES = ROOT / 'prompts' / NAME\n")
-    shop.write("prompts/a/system.md", "Be kind.")
-    before = code_of("space.reader")
-    shop.write("prompts/a/system.md", "Be rude.")
-    assert list(code_differences(before, code_of("space.reader"))) == ["prompts/a/system.md"]
-
-
 def test_a_world_next_to_its_agent_counts_by_the_source_of_its_class(shop: Shop) -> None:
     def world() -> Code:
         found = shop.load("both").World
@@ -244,12 +232,6 @@ def test_docstrings_of_tools_may_not_count(shop: Shop) -> None:
     after = [code(has_docstrings=flag) for flag in (True, False)]
     assert before[0] != after[0]
     assert before[1] == after[1]
-
-
-def test_a_namespace_package_is_followed_before_it_is_imported(shop: Shop) -> None:
-    shop.write("space/inner/late.py", "FEE = 1\n")
-    shop.write("reader.py", "def make():\n    from space.inner.late import FEE\n\n    return FEE\n")
-    assert "space/inner/late.py" in code_of("reader").files
 
 
 def test_two_files_of_one_key_both_count(tmp_path: Path) -> None:

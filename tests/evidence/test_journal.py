@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import ResultsError, StorageError
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.draws import DrawStore, SimulationStore
 from pytest_trace2evolve.evidence.journal import Journal, read_journal
 from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
-from tests.evidence.test_draws import opened, simulation, store
+from tests.evidence.test_draws import opened, store
 
 __all__ = ["store"]
 
@@ -103,25 +103,6 @@ def test_a_deleted_journal_is_named(killed: Path, tmp_path: Path) -> None:
     assert told.startswith(f"{killed}: was deleted, but the account of its draw names it; restore it")
     with pytest.raises(ResultsError, match="was deleted, but the account"):
         store.begin_journal(store.draw_key("a"))
-
-
-def test_one_process_at_a_time_makes_a_simulation(tmp_path: Path, store: DrawStore) -> None:
-    key = store.draw_key("a")
-    with begun(store, key, "1") as journal:
-        with pytest.raises(BlockingIOError):
-            opened(tmp_path).begin_journal(key)
-        store.put(key, simulation())
-        assert not journal.is_linked
-    assert opened(tmp_path).begin_journal(key) is None
-
-
-def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with begun(store, store.draw_key("a")) as journal:
-        monkeypatch.setattr(os, "write", lambda handle, line: len(line) // 2)
-        with pytest.raises(
-            StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"
-        ):
-            journal.add(entry("1"))
 
 
 def answered(folder: Path, number: int) -> None:

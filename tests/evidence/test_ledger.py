@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +54,6 @@ def add(folder: Path, make: Callable[..., DatedEntry] = judged, **fields: Any) -
     )
 
 
-def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[DatedEntry]) -> None:
-    history = Ledger(folder).read()
-    assert history.problems == ()
-    assert history.entries_by_time == three
-    assert history.heads == (three[-1].name,)
-    assert history.root == ROOT.name
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -98,15 +89,6 @@ def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[DatedE
     assert problems(folder) == []
 
 
-def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[DatedEntry]) -> None:
-    (folder / f"{three[0].name}.json").unlink()
-    assert problems(folder) == [
-        f"ledger/{three[0].name}.json: was deleted, but entry {three[1].name} names it; restore it from git"
-    ]
-    (folder / f"{ROOT.name}.json").unlink()
-    assert len(problems(folder)) == 2
-
-
 def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEntry]) -> None:
     root = Root(origin="another project")
     foreign = judged(at(5), name="v9", root=root.name)
@@ -127,17 +109,6 @@ def test_who_writes_while_the_folder_is_listed_damages_nothing(
     monkeypatch.setattr(os, "listdir", lambda path: listings.pop() if listings else real(path))
     assert problems(folder) == []
     assert listings == []
-
-
-def test_an_entry_is_dated_after_its_parents_unless_their_clock_is_far_ahead(folder: Path) -> None:
-    ahead = add(folder, lambda moment, **fields: seen(moment + timedelta(minutes=3), **fields))
-    late = add(folder)
-    assert late.at == ahead.at + timedelta(microseconds=1)
-    fast = add(folder, lambda moment, **fields: seen(moment + timedelta(days=2_000), **fields))
-    later = add(folder, name="v2", look=2, run="2")
-    assert later.parents == (fast.name,)
-    assert later.at < late.at + timedelta(days=1)
-    assert problems(folder) == []
 
 
 def test_an_entry_of_an_earlier_version_that_lists_wrong_dates_is_read(folder: Path) -> None:
@@ -221,13 +192,6 @@ def test_branches_that_both_judged_merge_without_conflict(repository: Path, begu
     after = add(folder, name="v4", look=4)
     assert after.parents == tuple(sorted((theirs.name, add_seen.name)))
     assert ours.root == theirs.root == after.root
-
-
-def test_projects_of_one_repository_have_ledgers_of_their_own(repository: Path) -> None:
-    for name in ("a", "b"):
-        (repository / name).mkdir()
-    first, second = (add(repository / name / "ledger") for name in ("a", "b"))
-    assert first.root != second.root
 
 
 def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_factory: Any) -> None:

@@ -1,20 +1,14 @@
 """Draws of a sealed split that no verdict names: each was a chance, and takes a part of the level."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import Claim, spending_of
-from pytest_trace2evolve.gate.decide import GateInput, decide
-from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import (
     BaselineSave,
     ContentVersion,
@@ -23,7 +17,6 @@ from pytest_trace2evolve.records.ledger import (
     DrawOrigin,
     Evaluation,
 )
-from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import combine_with_ledger
 from tests.ledger_helpers import ROOT, at, judged
@@ -350,88 +343,3 @@ def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, 
                 )
             )
     assert sum(spent.values()) <= 1.0 + 1e-9
-
-
-def simulated(rng: np.random.Generator, rates: np.ndarray, side: str) -> list[SimulationEvidence]:
-    """Simulations of a side, two trials a task."""
-    return [
-        SimulationEvidence(
-            id=f"{side}-{task}-{trial}-{rng.integers(1 << 40)}",
-            task_id=str(task),
-            trial=trial,
-            status=Status.MEASURED,
-            reward=float(rng.random() < rate),
-            termination_reason="user_stop",
-            task_digest=f"task {task}",
-        )
-        for task, rate in enumerate(rates)
-        for trial in range(2)
-    ]
-
-
-def attack(seed: int, how: str) -> tuple[bool, float]:
-    """An agent against itself on 40 tasks: whether an attack reached a promotion, and its best p.
-
-    The attacker makes up to ten whole draws, and stops at each that does not look better than the baseline
-    by ten points: `redraw` ends such a run, `loss` has a fifth of its simulations lost.
-    """
-    rng = np.random.default_rng(seed)
-    rates = rng.beta(0.7, 0.7, size=40)
-    baseline = simulated(rng, rates, "old")
-    mean = np.mean([one.reward for one in baseline])
-    entries: list[DatedEntry] = []
-    best = 1.0
-    for number in range(10):
-        new = simulated(rng, rates, f"new-{number}")
-        name = f"{number:032x}"
-        entries.append(drawn(2 * number, "0").model_copy(update={"draw": name, "run": f"run {number}"}))
-        good = np.mean([one.reward for one in new]) >= mean + 0.1
-        if not good and how == "redraw":
-            continue
-        if not good:
-            for place in random.Random(seed).sample(range(len(new)), len(new) // 5):
-                new[place] = new[place].model_copy(
-                    update={"status": Status.INFRASTRUCTURE_ERROR, "reward": None}
-                )
-        look = spending_of(entries, claim("", draw_id=name))
-        verdict = decide(
-            GateInput(
-                pair(baseline, new),
-                CALIBRATED,
-                goal=Goal.IMPROVE,
-                label=Label.CLEAN,
-                expected_tasks=40,
-                spending=look,
-            )
-        )
-        verdict = combine_with_ledger(verdict, look)
-        best = min([best, *(one.p for one in verdict.checks if one.id == "reward_improved" and one.p)])
-        if verdict.decision is Decision.PROMOTE:
-            return True, best
-        lost = any(one.reward is None for one in new)
-        entries.append(
-            judged(
-                at(2 * number + 1),
-                decision=verdict.decision,
-                trials=2,
-                look=look.number,
-                analysis=look.analysis,
-                alpha=None if lost else verdict.alpha,
-                repeats=None if look.repeated_verdict is None else look.repeated_verdict.name,
-                run=f"run {number}",
-                draw=name,
-            )
-        )
-    return False, best
-
-
-@pytest.mark.parametrize(("how", "attacks", "most"), [("redraw", 100, 3), ("loss", 40, 3)])
-def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attacks: int, most: int) -> None:
-    """Attacks with ten draws each; without the count of draws a tenth of them or more succeeds.
-
-    The level of a test is 3 %; of 40 attacks at that level 3 or fewer succeed in 97 of 100 cases.
-    """
-    found = [attack(seed, how) for seed in range(attacks)]
-    promoted = sum(is_promoted for is_promoted, _ in found)
-    naive = sum(best <= 0.05 * alpha_share(1, 1) for _, best in found)
-    assert promoted <= most < naive

@@ -120,12 +120,6 @@ def test_as_many_trials_or_fewer_repeat_an_inconclusive_verdict(trials: int) -> 
     )
 
 
-def test_a_baseline_that_was_measured_again_is_the_same_test() -> None:
-    first = judged(decision=OPEN)
-    assert spending_of([first], claim("v1", evidence="more of v0")).repeated_verdict == first
-    assert spending_of([first], claim("v1", evidence="more of v0", trials=8)).continued_verdict == first
-
-
 def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
     idle, spent = judged(at(1), alpha=None, decision=OPEN), judged(at(2))
     assert spending_of([idle], claim("v1")) == AlphaSpending(1, trials=4)
@@ -134,17 +128,6 @@ def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
     undecided = judged(at(2), decision=OPEN)
     assert spending_of([undecided, second], claim("v1", trials=8)) == AlphaSpending(
         1, 2, continued_verdict=undecided, trials=8
-    )
-
-
-def test_a_staged_run_is_one_analysis() -> None:
-    ended = judged(trials=8, decision=OPEN)
-    assert spending_of([ended], claim("v1", trials=2, max_trials=8)) == AlphaSpending(
-        1, repeated_verdict=ended, trials=8
-    )
-    assert spending_of([ended], claim("v1", trials=2, max_trials=4)).repeated_verdict == ended
-    assert spending_of([ended], claim("v1", trials=2, max_trials=16)) == AlphaSpending(
-        1, 2, continued_verdict=ended, trials=16
     )
 
 
@@ -203,15 +186,6 @@ def drawn(mean: float, rows: int, seed: int) -> Comparisons:
     agent = AGENTS["medium"]
     design = Design(40, 4, is_live=False)
     return simulate_comparisons(np.random.default_rng(seed), agent, Effect(mean - agent.mean), design, rows)
-
-
-def decisions(compared: Comparisons, look: AlphaSpending) -> list[Decision]:
-    """The gate's decisions on comparisons at the level of an analysis, together with the ledger."""
-    question = Question(Goal.IMPROVE, share=alpha_share(look.number, look.analysis))
-    now = [list(Decision)[rank] for rank in decision_ranks(CALIBRATED, compared, question)]
-    found = [combine_with_ledger(fresh(decision), look).decision for decision in now]
-    assert None not in found
-    return [one for one in found if one is not None]
 
 
 @pytest.mark.parametrize("cumulative", [True, False])

@@ -84,25 +84,6 @@ def test_a_planted_effect_moves_the_mean_by_as_much(effect: float, trials: int) 
     assert np.nanmean(case.difference("reward")) == pytest.approx(effect, abs=0.015)
 
 
-def test_a_trial_that_turns_takes_the_actions_of_one_that_ended_so() -> None:
-    records = [sim(0, 1.0, trial=0, read=(2, 2)), sim(0, 0.0, trial=1, read=(2, 1), end="max_steps")]
-    records += [sim(1, 0.0, trial=trial, read=(2, 1)) for trial in range(2)]
-    case = resample(random(), pool_of(build_columns(records)), DrawSettings(trials=1, effect=0.749), 400)
-    new = case.candidate
-    matched, passed = new.matched["read_action_match"], new.successes
-    assert set(matched[passed == 1]) == {1.0}, "a success's own, and all matched where there was none"
-    assert set(matched[passed == 0]) <= {0.5}
-    assert not new.max_steps[passed == 1].any()
-
-
-def test_lost_simulations_are_left_out_and_fractions_are_kept() -> None:
-    found = pool([0.5, None, 0.5], [0.25, 0.25, None])
-    assert (found.lost_simulations, found.simulations, found.pass_rate) == (2, 4, 0.0)
-    case = resample(random(), found, DrawSettings(trials=1), 50)
-    assert set(np.unique(case.baseline.reward)) == {0.25, 0.5}
-    assert not np.any(case.is_binary)
-
-
 def test_live_fresh_trials_are_drawn_for_broken_tasks_alone_while_the_budget_lasts() -> None:
     mixed = of_rates(random(3), np.full(40, 0.5), 4)
     case = resample(random(), mixed, DrawSettings(trials=2, is_live=True, max_fresh_simulations=100), 50)

@@ -110,41 +110,12 @@ def test_a_guard_is_asked_for_harm_alone() -> None:
     assert "reward_not_worse" not in {one.id for one in verdict.checks}
 
 
-def test_every_share_of_actions_can_make_a_guard_suspect_harm() -> None:
-    """Under `hold` the shares have half a level, adjusted among themselves; on a guard each has its own."""
-    old = [sim(task, 1.0, read=(2, 2), write=(2, 2)) for task in range(40)]
-    new = [sim(task, 1.0, read=(2, 2 if task >= 5 else 1), write=(2, 2)) for task in range(40)]
-    assert check(judged(old, new), "read_action_match").status is CheckStatus.PASS
-    verdict = guard(old, new)
-    assert verdict.decision is Decision.INCONCLUSIVE
-    assert {"read_action_match", "action_match"} == ids(verdict, CheckStatus.UNDECIDED)
-
-
-def test_lost_simulations_on_a_guard_are_suspected() -> None:
-    old, new = of(60, 3)
-    new[-1] = lost(new[-1])
-    assert guard(old, new).decision is None
-    new[-2] = lost(new[-2])
-    verdict = guard(old, new)
-    assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
-    assert verdict.reason == "harm suspected: worst_case"
-
-
 def test_identical_evidence_needs_no_tasks() -> None:
     old = side(1, 0, 1)
     verdict = decide(
         GateInput(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
     )
     assert (verdict.guard, verdict.decision) == (GuardAnswer.NO_HARM_DETECTED, None)
-
-
-def test_strict_has_no_change_that_it_could_have_missed() -> None:
-    verdict = guard(*of(3, 0), policy=STRICT)
-    assert (verdict.guard, verdict.decision, verdict.detectable) == (GuardAnswer.NO_HARM_DETECTED, None, None)
-    assert verdict.reason == (
-        "no harm detected; the policy compares point estimates and states no detectable change"
-    )
-    assert guard(*of(3, 1), policy=STRICT).reason.startswith("harm shown: ")
 
 
 # Goal `no-regression`.
@@ -213,16 +184,6 @@ def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:
     old, new = of(60, 4)
     two = [*new[:-2], *(lost(record) for record in new[-2:])]
     assert ids(judged(old, two, Goal.NO_REGRESSION), CheckStatus.UNDECIDED) == {"worst_case"}
-
-
-def test_a_guard_of_a_no_regression_run_blocks_on_suspicion_and_not_on_its_size() -> None:
-    """The goal is for small suites; the drop that a guard could have detected is printed."""
-    small = judged(*of(12, 0), goal=Goal.NO_REGRESSION, is_guard=True)
-    assert (small.decision, small.guard) == (None, GuardAnswer.NO_HARM_DETECTED)
-    assert (small.detectable or 0) > GUARDED_DROP
-    assert small.goal is Goal.NO_REGRESSION
-    worse = judged(*of(12, 5), goal=Goal.NO_REGRESSION, is_guard=True)
-    assert worse.guard is GuardAnswer.HARM_SUSPECTED
 
 
 # Missing simulations.

@@ -44,15 +44,6 @@ def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
     assert needed_evidence_text(old) == "neither more trials nor more tasks would settle it"
 
 
-@pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
-def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float) -> None:
-    spread = Spread(between=0.02, within=(0.1, 0.1), trials=(2, 2), tasks=40)
-    plan = estimate_needed_evidence(
-        "reward_improved", rounding, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
-    )
-    assert plan.obstacle is Obstacle.TOO_SMALL
-
-
 @given(
     effect=st.floats(-1, 1),
     between=st.floats(0, 0.25),

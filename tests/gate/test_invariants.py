@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.evidence.baselines import render_evidence
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import get_policy
-from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
 from tests.gate_helpers import Side, lost, sim
@@ -138,14 +136,6 @@ def test_it_is_not_asked_where_a_side_was_not_held_against_invariants(sides: tup
     assert check(judged(shown[0], shown[1])) is None
 
 
-def test_only_tasks_whose_trials_were_all_looked_at_count() -> None:
-    new = watched(range(12), "c")
-    old = [one if int(one.task_id) >= 6 or one.trial else unwatched([one])[0] for one in watched((), "b")]
-    found = check(judged(old, new))
-    assert found is not None
-    assert found.detail == f"consent 0 → 6 of {2 * (TASKS - 6)} simulations"
-
-
 def test_a_lost_simulation_counts_as_one_that_broke_some() -> None:
     """Six tasks that turned worse do not withhold a promotion; with a seventh that may have, they do."""
     old, new = watched((), "b"), watched(range(6), "c")
@@ -171,16 +161,6 @@ def test_a_policy_can_leave_it_out_or_give_it_a_level(tmp_path: Path) -> None:
     assert judged(old, new, policy=sharp).decision is Decision.PROMOTE
     with pytest.raises(PolicyError, match=r"checks\.invariants: this check has no margin; remove 'margin'"):
         policy(tmp_path, "[checks.invariants]\nmargin = 0.1\n")
-
-
-def test_evidence_without_invariants_is_written_as_before_them() -> None:
-    origin = Provenance(domain="desk", provider="fake")
-    one = sim(1, 1.0)
-    written = render_evidence(Evidence(provenance=origin, simulations=(one,)))
-    assert "invariants" not in written
-    assert written.splitlines()[3].startswith('  {"id":"1-0","reward":1.0,"status":"measured",')
-    held = one.model_copy(update={"invariants": {}})
-    assert '"invariants":{}' in render_evidence(Evidence(provenance=origin, simulations=(held,)))
 
 
 def changed_records(broken: Collection[int], name: str, **options: Any) -> Side:

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trace2evolve.improve.gepa import MINIBATCH_SIZE
 from pytest_trace2evolve.testing import ChatServer
-from tests.improve.searches import BAD, GOOD, IDLE, RuleAgent, improve, rows, state, write_project
+from tests.improve.searches import BAD, GOOD, RuleAgent, improve, rows, state, write_project
 
 has_gepa = importlib.util.find_spec("gepa") is not None
 needs_gepa = pytest.mark.skipif(not has_gepa, reason="needs gepa: make test-libraries")
@@ -51,17 +51,6 @@ def test_gepa_proposes_and_the_search_counts(tmp_path: Path) -> None:
     shown = "\n".join(str(message["content"]) for request in agent.asked for message in request.messages)
     assert "evaluation_criteria" not in shown
     assert "reward 0.00 of 1" in shown
-
-
-@needs_gepa
-def test_gepa_reflects_on_measured_candidates_too(tmp_path: Path) -> None:
-    project = write_project(tmp_path)
-    agent = RuleAgent(project.root, [f"```\n{IDLE} {number}\n```" for number in range(6)])
-    arguments = ["--proposer", "gepa", "--reflect-model", "reflector", "--max-proposals", "6"]
-    with ChatServer(agent) as server:
-        assert improve(project, server, *arguments, f"-ot2e_reflect_base_url={server.base_url}") == 0
-    hypotheses = [row["hypothesis"] for row in rows(project)]
-    assert any(not hypothesis.endswith(" of v0") for hypothesis in hypotheses)
 
 
 @pytest.mark.skipif(has_gepa, reason="gepa is installed")

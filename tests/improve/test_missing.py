@@ -1,6 +1,5 @@
 """Training on what a run lacks: its adapters, and one clear line for a run that cannot be read."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.training.train import make_specs
 from tests.diagnose.deficient import cases, simulated, write_run
-
-SUPPORT = ("trace2evolve", "support")
 
 
 @pytest.fixture
@@ -47,26 +44,6 @@ def test_either_capabilities_or_a_run(
     monkeypatch.chdir(tmp_path)
     assert main(["train", *arguments]) == 2
     assert capsys.readouterr().err == f"trace2evolve: {told}\n"
-
-
-def test_a_run_that_is_empty_or_unknown_is_one_line(
-    own: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own.suites_folder.mkdir()
-    monkeypatch.chdir(own.root)
-    (own.root / "empty").mkdir()
-    (own.root / "bare").mkdir()
-    (own.root / "bare" / "results.json").write_text(json.dumps({"simulations": [], "tasks": []}))
-    for name, told in (
-        ("nothing", "'nothing' is neither a path nor a run in"),
-        ("empty", "empty"),
-        ("bare", "bare"),
-    ):
-        assert main(["train", "--from-run", name]) == 2, name
-        error = capsys.readouterr().err.splitlines()
-        assert len(error) == 1
-        assert error[0].startswith("trace2evolve: ")
-        assert told in error[0]
 
 
 def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> None:

@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.models.stored_answers import PlaybackModel, RequestKeys, StoredModel, answer_key
-from pytest_trace2evolve.records.completion import Answer, Completion, Usage
+from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.protocols import ToolSchema
 
 ASK = [{"role": "user", "content": "Hello"}]
@@ -125,24 +125,6 @@ def test_only_complete_answers_are_cached(store: AnswerFile, bad: Completion | E
         assert ask(stored) == bad
     assert [ask(stored).content, ask(stored).content] == ["good", "good"]
     assert model.requests == 2
-
-
-def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) -> None:
-    """Two processes make the same request at once: the later one continues with the earlier one's answer."""
-    ours = StoredModel(ScriptedModel(say("ours")), SETTINGS, "user", record=store)
-    theirs = AnswerFile(store.path, "")
-    key = RequestKeys(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
-
-    class Slow(ScriptedModel):
-        async def complete(self, *args: Any, **kwargs: Any) -> Completion:
-            await theirs.put(key, Answer(trial=0, side="user", model="m", completion=say("theirs")))
-            return await super().complete(*args, **kwargs)
-
-    slow = StoredModel(Slow(say("late")), SETTINGS, "user", record=store)
-    assert ask(slow).content == "theirs"
-    assert ask(ours).content == "theirs"
-    assert [answer.completion for _, answer in store.items()] == [say("theirs")]
-    theirs.close()
 
 
 def test_recordings_include_full_contexts(store: AnswerFile) -> None:

@@ -16,13 +16,6 @@ def test_every_task_is_an_item_of_its_split(project: DeskProject) -> None:
     ]
 
 
-def test_collecting_writes_nothing(project: DeskProject) -> None:
-    before = sorted(path for path in project.root.rglob("*") if "cache" not in str(path))
-    project.run("--collect-only", "-p", "no:cacheprovider")
-    after = sorted(path for path in project.root.rglob("*") if "cache" not in str(path))
-    assert before == after
-
-
 def test_a_split_is_a_registered_marker(project: DeskProject) -> None:
     project.write("pytest.ini", INI + "addopts = --strict-markers\n")
     result = project.run("-m", "heldout", "--collect-only", "-q")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve.gate.comparable import agent_changes
 from pytest_trace2evolve.project.candidates import read_candidate
-from pytest_trace2evolve.records.evidence import Provenance, Settings, describe_side
+from pytest_trace2evolve.records.evidence import Provenance, Settings
 from tests.plugin.conftest import Command, DeskProject
 
 BOTH = "both sides: agent listed; user gold"
@@ -46,15 +46,6 @@ ORACLE, NOP = Settings(implementation="oracle"), Settings(implementation="nop")
 )
 def test_what_differs_between_two_agents(old: Settings, new: Settings, found: dict[str, list[str]]) -> None:
     assert agent_changes(of(old), of(new)) == found
-
-
-def test_a_side_in_one_line() -> None:
-    assert describe_side(of()).text == "agent not recorded; user not recorded"
-    assert describe_side(of(ORACLE)).text == "agent oracle; user not recorded"
-    assert (
-        describe_side(of(chat(seed=3))).text
-        == "agent chat, model m, seed 3, temperature 0.0; user not recorded"
-    )
 
 
 def test_a_reference_agent_against_another_agents_baseline_is_refused(project: DeskProject) -> None:

@@ -49,13 +49,6 @@ def test_a_suite_of_ones_own_is_about_its_tasks(own: DeskProject, command: Comma
     assert verdict(own)["estimand"] == "suite"
 
 
-def test_a_benchmark_is_about_tasks_like_its_own(project: DeskProject) -> None:
-    project.pytester.makeini(INI.replace("t2e_gate = strict\n", ""))
-    result = compared(project)
-    assert SENTENCE not in result.stdout.str()
-    assert verdict(project)["estimand"] == "tasks"
-
-
 @pytest.mark.parametrize("estimand", Estimand)
 def test_a_suite_may_say_which(own: DeskProject, command: Command, estimand: Estimand) -> None:
     define(own, f'estimand = "{estimand}"')

@@ -62,15 +62,6 @@ def test_show_writes_the_same_page_again(project: DeskProject, capsys: pytest.Ca
     assert (project.root / "again.html").read_bytes() == page.read_bytes()
 
 
-def test_show_rejects_a_run_without_a_summary(
-    project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project.after("--candidate=v1", "--t2e-gate=off")
-    run = page_of(project).parent
-    assert main(["show", run.name, "--report", "again.html"]) != 0
-    assert "holds no summary.json" in capsys.readouterr().err
-
-
 def test_the_page_shows_the_difference_of_the_candidates_and_their_lineage(project: DeskProject) -> None:
     project.baseline()
     project.after("--candidate=v1")

@@ -1,6 +1,5 @@
 """Pressure tests where something goes wrong: losses, broken programs, budgets, and what is not frozen."""
 
-import json
 import shutil
 
 import pytest
@@ -144,23 +143,3 @@ def test_a_spent_budget_is_no_failure_without_our_settings_either(project, decor
     result = project.run("--t2e-agent=oracle", "-ot2e_case_budget=2", "-rs")
     assert result.parseoutcomes().get("failed", 0) == 0
     assert "the test's budget of simulations is spent" in told(result)
-
-
-def test_neither_a_second_case_of_an_id_nor_training_content_is_frozen(project):
-    project.test(SEARCH)
-    project.run("--t2e-agent=rash", "--t2e-freeze")
-    (case,) = read_cases(project.frozen)
-    record = json.loads(project.frozen.read_text())
-    record["user_scenario"]["script"]["turns"][0]["says"] += " Please."
-    (project.root / "synthetic" / "again.jsonl").write_text(json.dumps(record) + "\n")
-    one = '@pytest.mark.t2e_cases("synthetic/again.jsonl")\ndef test_it(case, run_case):\n    '
-    project.test(HEAD + one + "run_case(case).require_invariants()\n")
-    result = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert (
-        f"case {case.id} was not frozen: a different frozen case has the same id; give it a new one"
-        in told(result)
-    )
-    project.test(SEARCH.replace("cases()", 'cases(content="train")'))
-    trained = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert "it uses training content, which an agent may have been trained on" in told(trained)
-    assert read_cases(project.frozen) == [case]

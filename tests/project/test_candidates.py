@@ -44,21 +44,6 @@ def test_every_field_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [
-        "informed_by: [a::b, 'c::d::e', \"f::g\"]",
-        "informed_by: [a::b,c::d::e , f::g,]",
-        "informed_by:\n  - a::b\n  - 'c::d::e'\n  - \"f::g\"",
-        "informed_by:\n- a::b\n# seen in March\n- c::d::e\n\n- f::g",
-    ],
-)
-def test_lists_are_read_in_both_of_yamls_forms(tmp_path, lines):
-    candidate = read(tmp_path, f"---\nid: v2\n{lines}\nparent: v1\n---\n")
-    assert candidate.informed_by == ("a::b", "c::d::e", "f::g")
-    assert candidate.parent == "v1"
-
-
-@pytest.mark.parametrize(
     "text", ["a: b", "a #b", "*a", "{a", "no", "1.0", "2026-01-10", "😀", "a\\nb", "it's"]
 )
 @pytest.mark.parametrize("form", ["{}", "'{}'", '"{}"'])

@@ -63,13 +63,6 @@ def texts(root: Path) -> dict[str, bytes]:
     return {name: (root / name).read_bytes() for name in files_of(root)}
 
 
-def plan(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
-    """The state of each file in a dry run."""
-    capsys.readouterr()
-    assert main(["init", "--for", "own", "--dry-run", "--json", str(root), *arguments]) == 0
-    return {file["path"]: file["state"] for file in json.loads(capsys.readouterr().out)["files"]}
-
-
 def test_the_workflow_has_no_placeholders_and_installs_this_version(tmp_path: Path) -> None:
     assert main(["init", "--for", "own", str(tmp_path)]) == 0
     text = (tmp_path / ".github/workflows/agents.yml").read_text("utf-8")
@@ -221,41 +214,6 @@ def test_editors_find_the_schemas_and_the_template_is_valid_by_them(
     candidate = yaml.safe_load(front_matter)
     assert errors("candidates/v1.md", yaml_prefix, candidate) == []
     assert errors("candidates/v1.md", yaml_prefix, {**candidate, "weights": ""})
-
-
-def test_files_of_the_user_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "desk").mkdir()
-    (tmp_path / "desk/world.py").write_text("mine = 1\n")
-    (tmp_path / ".gitignore").write_text("*.log\n")
-    states = plan(tmp_path, capsys)
-    assert {path for path, state in states.items() if state == "left alone"} == {
-        ".gitignore",
-        "desk/world.py",
-    }
-    assert "suites/suites.lock" not in states
-    assert main(["init", "--for", "own", "--dry-run", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "note: when your files are complete, run 'trace2evolve lock desk'" in printed
-    assert "note: add to .gitignore: .trace2evolve/" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--for", ""), "--for '' contains an empty name"),
-    ],
-)
-def test_options_that_contradict_each_other_are_rejected(
-    arguments: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(tmp_path), *arguments]) == 2
-    assert error in capsys.readouterr().err
-
-
-def test_a_different_folder_of_suites_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nt2e_suites = evals\n")
-    assert main(["init", "--for", "own", str(tmp_path)]) == 2
-    assert "t2e_suites is 'evals', but suites are written to 'suites'" in capsys.readouterr().err
 
 
 class _Terminal(io.StringIO):

@@ -84,16 +84,6 @@ def test_a_second_time_changes_nothing(folder: Path, capsys: pytest.CaptureFixtu
     assert [line for line in lines[1:] if not line.startswith(("next: ", "note: for "))] == []
 
 
-def test_a_dry_run_writes_nothing_and_tells_the_same(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = init(capsys, "--dry-run", "new")
-    assert "would be written suites/support.toml" in lines
-    assert not (folder / "new").exists()
-    assert states(capsys, "--dry-run", "new") == states(capsys, "new")
-    assert set(contents(folder / "new")) == ALL
-
-
 def test_files_of_the_user_are_left_alone_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "candidates").mkdir()
     (folder / "candidates" / "v6.md").write_text("mine\n")
@@ -148,25 +138,6 @@ def test_git_neither_converts_nor_merges_what_has_a_digest(
     assert entry.read_bytes() == b"digest\n1\n2\n3\n4\n5\n"
     assert "CONFLICT" in git("merge", "one").stdout
     assert baseline.read_bytes() == b"digest\n1\n2\n3\n4\nlast\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
-        ("pytest.ini", "[pytest]\ntestpaths = tests\n", "t2e_suites = suites"),
-        ("pyproject.toml", "[tool.pytest.ini_options]\ntestpaths = ['tests']\n", 't2e_suites = "suites"'),
-        ("pytest.ini", "[pytest]\ntestpaths = tests\nt2e_suites = ./suites/\n", ""),
-    ],
-)
-def test_settings_of_the_user_are_never_changed(
-    folder: Path, name: str, text: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / name).write_text(text)
-    lines = init(capsys)
-    assert (folder / name).read_text() == text
-    notes = [note for note in lines if note.startswith("note: add")]
-    assert notes == ([f"note: add to pytest's settings in {name}: {line}"] if line else [])
-    assert states(capsys)[name] == ("left alone" if line else "there")
 
 
 def test_the_workflow_is_added_where_github_reads_it(

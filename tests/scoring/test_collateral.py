@@ -145,11 +145,6 @@ def test_a_task_that_does_not_say_what_may_change_is_not_checked(expect: dict[st
     assert (result.reward, result.collateral, findings) == (1.0, None, None)
 
 
-def test_a_conversation_that_ended_early_is_checked() -> None:
-    result, findings = scored(desk(), task(**cancels("B1")), [call("cancel", booking_id="B2")], "max_steps")
-    assert (result.reward, changed(findings)) == (0.0, {"bookings.B2"})
-
-
 TELECOM_START = [
     {
         "env_type": "user",

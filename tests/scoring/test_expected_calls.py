@@ -180,22 +180,6 @@ def test_forbidden_calls_are_compared_in_the_same_way_and_count_even_if_they_rai
     assert scored(task(not_calls=[forbidden]), call).components[RewardBasis.ACTION] == (not is_made)
 
 
-def test_calls_of_the_history_are_not_the_agents() -> None:
-    history = [
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "h", "function": ANN | {"arguments": '{"guest": "Ann"}'}}],
-        },
-        {"role": "tool", "tool_call_id": "h", "content": "sent"},
-        {"role": "user", "content": "And one more."},
-    ]
-    written = {"id": "t", "user": {"goal": "Remind Ann."}, "expect": {"calls": [ANN]}, "history": history}
-    of = WrittenTask.model_validate(written).to_task()
-    for trace, reward in ((trace_of(WORLD), 0), (trace_of(WORLD, ("remind", {"guest": "Ann"})), 1)):
-        simulation = simulation_of(of, [*of.history, *trace])
-        assert score(simulation, of, WORLD).components[RewardBasis.ACTION] == reward
-
-
 CALLS = st.tuples(
     st.just("remind"),
     st.fixed_dictionaries(

@@ -17,8 +17,6 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome, TraceCheck, checks_in
 from pytest_trace2evolve.scoring.trace_checks import CheckResult, EndState, Trace, run_checks
 from tests.fake_world import TASKS, FakeWorld
-from tests.inn_world import TASKS as INN_TASKS
-from tests.inn_world import InnWorld
 
 
 def call(name: str, key: str, by: Any = "assistant", **arguments: object) -> ToolCall:
@@ -178,14 +176,6 @@ def test_an_exception_is_no_result_and_names_the_line(error: Any) -> None:
     assert "room" not in result.cause
 
 
-def test_an_interrupt_is_not_swallowed() -> None:
-    def interrupted(trace: Trace) -> bool:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(interrupted)
-
-
 def test_a_check_cannot_change_what_others_see() -> None:
     def vandal(trace: Trace, database: Any) -> bool:
         trace[2].tool_calls[0].arguments.clear()  # type: ignore[index]
@@ -206,13 +196,6 @@ def test_the_database_is_the_end_state() -> None:
     state = EndState(simulation(), TASKS["close"], FakeWorld()).database()
     assert state["tickets"]["T1"] == {"status": "closed", "note": ""}
     assert state["phone"] == {"on": True, "restarts": 1}
-
-
-def test_a_world_that_shows_no_database_is_named() -> None:
-    check: TraceCheck = t2e.check(id="one")(lambda database: True).t2e_check  # type: ignore[attr-defined]
-    result = run_checks([check], simulation(), INN_TASKS["book"], InnWorld())["one"]
-    assert result.outcome is CheckOutcome.ERROR
-    assert "the world of provider 'inn' cannot show its database" in result.reason
 
 
 # The declaration.

@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import ContextWindowError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from tests.serving.conftest import Client, error_message
-from tests.tiny_model import CONTEXT, TOOLS, dialogue
+from tests.tiny_model import CONTEXT, dialogue
 
 References = list[dict[str, Any]]
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -106,13 +106,6 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(
     assert all(entry["logprob"] == pytest.approx(table[entry["token"]], abs=1e-4) for entry in known)
 
 
-def test_one_token_can_be_asked_for_with_its_alternatives(client: Client) -> None:
-    choice = client.choice(messages=HELLO, tools=None, max_tokens=1, logprobs=True, top_logprobs=20)
-    (entry,) = choice["logprobs"]["content"]
-    assert len({top["token"] for top in entry["top_logprobs"]}) == 20
-    assert entry["top_logprobs"][0]["logprob"] == entry["logprob"]
-
-
 def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(client: Client) -> None:
     messages = dialogue(2, done=True)[:4]
     choice = client.choice(messages=messages, stop=["never", ", all"])
@@ -138,15 +131,6 @@ def test_a_required_call_is_begun_for_the_model(client: Client, choice: object) 
     found = client.choice(messages=dialogue(4), tool_choice=choice)
     assert found["message"]["tool_calls"][0]["function"]["name"] == "look"
     assert found["finish_reason"] == "tool_calls"
-
-
-def test_the_prompt_holds_the_tools_that_are_offered(client: Client) -> None:
-    none = client.post(messages=dialogue(1), tool_choice="none").json()
-    assert "tool_calls" not in none["choices"][0]["message"]
-    without = client.usage(messages=dialogue(1), tools=None)["prompt_tokens"]
-    one = client.usage(messages=dialogue(1), tools=TOOLS[:1])["prompt_tokens"]
-    assert none["usage"]["prompt_tokens"] == without < one
-    assert one < client.usage(messages=dialogue(1))["prompt_tokens"]
 
 
 def test_errors_have_the_apis_shape(client: Client) -> None:

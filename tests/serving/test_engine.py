@@ -14,7 +14,6 @@ import pytest
 import torch
 import uvicorn
 
-from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
 from pytest_trace2evolve.serving.chat_format import ChatFormat
 from pytest_trace2evolve.serving.engine import (
@@ -206,19 +205,3 @@ def test_a_prompt_that_the_model_does_not_know_is_rejected(served: Served) -> No
         with pytest.raises(PromptError, match=f"^{re.escape(message)}$"):
             served.engine.submit(Job(prompt))
     assert served.engine.submit(Job([0, last])).result(HANG_SECONDS).tokens
-
-
-def test_bodies_of_all_requests_share_a_budget(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_app, "MAX_TOTAL_BODY_BYTES", 3 << 20)
-    large = [{"role": "user", "content": "Hello." + " " * (2 << 20)}]
-    body = {"model": "base", "messages": HELLO, "user": "x" * (2 << 20), "max_tokens": 2000}
-    holder = served.send_body(body)
-    until(lambda: served.model.begun == 1)
-    response = served.client.post(messages=large)
-    assert error_message(response, 503, "overloaded") == (
-        "the bodies of all running requests exceed 3 MiB: try again"
-    )
-    assert response.headers["retry-after"] == "1"
-    assert served.client.http.get("/models").status_code == 200
-    holder.close()  # its share is free again
-    until(lambda: served.client.post(messages=large).status_code != 503)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -304,19 +303,6 @@ def test_rewards_that_never_differ_end_it_each_time(base: Path, tmp_path: Path) 
     assert steps == [1, 2], "no step is made from the checkpoint"
 
 
-def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None:
-    rewards, steps = itertools.cycle([0.0, 0.8, 0.5]), [0]
-
-    def at_first(trace: Sequence[Message]) -> float:
-        return 0.2 if any(steps) else next(rewards)
-
-    plan = toy_plan(base, tmp_path, at_first, steps=9, patience=3, kl_every=0, redraws=0)
-    assert message(plan, on_step=lambda stats: steps.append(stats.step)) == (
-        "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20), so nothing is "
-        "learned any more; lower the rate, or change the difficulty"
-    )
-
-
 def test_a_training_whose_rewards_fall_keeps_the_best_weights(base: Path, tmp_path: Path) -> None:
     """The worth of all texts falls after three steps: the training ends, also when it is resumed."""
     said = itertools.count()
@@ -388,14 +374,3 @@ def test_a_model_that_returns_nan_draws_nothing(
         "answers cannot be drawn: RuntimeError: the model returned NaN; lower the rate if the model "
         "returns NaN, or groups or rollouts if memory is insufficient"
     )
-
-
-def test_a_template_that_rejects_a_conversation_is_reported(base: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "base"
-    shutil.copytree(base, folder)
-    template = folder / "chat_template.jinja"
-    unkind = "{%- for one in messages if 'all well' in (one.content or '') %}{{ raise_exception('No.') }}"
-    template.write_text(unkind + "{%- endfor %}" + template.read_text())
-    found = message(toy_plan(folder, tmp_path / "kept", steps=1))
-    assert found.startswith("the base's chat template cannot render the messages after an answer: ")
-    assert found.endswith("No.; fix the template, or train a different base")

@@ -12,17 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.environments.environment import Group, Rollout, count_lost_rollouts
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.records.adapter import HeldOutRewards
-from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.serving import process
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.training import heldout
-from pytest_trace2evolve.training.heldout import Measurement, measure, reward_change, top_change
+from pytest_trace2evolve.training.heldout import Measurement, measure, reward_change
 from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
@@ -57,15 +54,6 @@ def test_the_interval_is_students_for_paired_differences(before: Any, draws: Any
         none = stats.binomtest(0, len(gains)).proportion_ci(0.95, method="wilson").high
         low, high = gains.mean() - none, gains.mean() + none
     assert (found.low, found.high) == (pytest.approx(max(-1, low)), pytest.approx(min(1, high)))
-
-
-def test_only_top_rewards_count_in_the_top_share() -> None:
-    before, after = held([[0.8, 1.0], [0.0, 0.8]]), held([[1.0, 1.0], [0.8, 0.8]])
-    change = top_change(before, after)
-    assert (change.before, change.after, change.rollouts) == (0.25, 0.5, 4)
-    assert reward_change(held([[0.0]]), held([[1.0]])).low is None, "one scenario has no interval"
-    with pytest.raises(ValueError, match="no scenario was played on both sides"):
-        reward_change(held([[]]), held([[]]))
 
 
 @pytest.fixture
@@ -156,14 +144,3 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
     else:
         assert started == [(["pocket+trained"], [])]
         assert in_turn
-
-
-def test_too_many_lost_rollouts_end_a_measurement() -> None:
-    rollouts = [Rollout(0, None if place < 2 else 0.2, (), NO_USAGE, 0, "gone") for place in range(20)]
-    with pytest.raises(InfrastructureError) as error:
-        count_lost_rollouts("held-out 'refunds'", [Group(0, rollouts)])
-    assert str(error.value) == (
-        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, so the others alone prove nothing; "
-        "first: gone"
-    )
-    assert count_lost_rollouts("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1

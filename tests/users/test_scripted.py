@@ -112,14 +112,6 @@ def test_who_does_one_of_two_things_is_waited_for_and_not_helped(support: World)
         assert score(simulation, case.task, support).reward == 0
 
 
-def test_a_proposal_about_another_order_gets_a_no_and_the_request_again(support: World) -> None:
-    for case in FROZEN[::4]:
-        for written in ("#W0000000", "W0000000", "order number 0000000", "**#w0000000**", "item 1111111111"):
-            heard = said(talk(case, support, Says(f"Shall I cancel {written}, yes or no?")))
-            assert any(heard[1].startswith(no) for no in case.script.replies.wrong), (written, heard[1])
-            assert case.script.turns[0].says in heard[1]
-
-
 def history(case: Case, *texts: str, greeting: bool = True) -> Sequence[Message]:
     """A trace in which the agent says texts and the customer answers each."""
     user, trace = ScriptedUser(case.script), []
@@ -185,24 +177,3 @@ def test_the_same_question_is_answered_three_times(text: str) -> None:
     heard = replies(case, *[text] * 6)
     stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP_MARK)]
     assert stopped[0] == MAX_REPEATS + 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I have updated my notes. Next, I will cancel your order.",
-        "Unfortunately the system is slow today, so I will look it up in another way.",
-    ],
-)
-def test_what_is_yet_to_come_is_waited_for(text: str) -> None:
-    case = named("missing_order_id", refused=False)
-    assert replies(case, text)[1] in case.script.replies.wait
-
-
-def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None:
-    for case in generate("named", 60, Content.HELDOUT, ["multi_intent_message"]):
-        [turn] = case.script.turns
-        if turn.has_forbidden_request:
-            break
-    heard = replies(case, "I cannot take anything back. What is the reason for the other request?")
-    assert heard[1] in [one.details.get(Slot.REASON) for one in turn.requests]

@@ -169,16 +169,6 @@ def first_answer(domain: str, text: str) -> str:
     return SlotUser(SCRIPTS[domain]).reply(trace).content or ""
 
 
-def test_agrees_to_replaces_the_goal_for_proposals() -> None:
-    script = SCRIPTS["hotel"].model_copy(update={"agrees_only": ("upgrade", "suite")})
-    trace = [
-        Message(role="assistant", content=GREETING),
-        Message(role="user", content=script.opening),
-        Message(role="assistant", content="Would you like me to upgrade you to a suite?"),
-    ]
-    assert (SlotUser(script).reply(trace).content or "").startswith("Yes")
-
-
 @pytest.mark.parametrize(
     ("words", "proposal", "agrees"),
     [

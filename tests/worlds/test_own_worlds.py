@@ -127,16 +127,6 @@ def test_commands_know_a_world_by_import_path(root: Path, capsys: pytest.Capture
     assert (status, "1 of 1 tasks admitted" in text) == (0, True), text
 
 
-def test_cases_check_names_the_tasks_that_cannot_be_solved(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (root / "tasks.yaml").write_text(TASKS + TASKS.replace("id: t", "id: u").replace("B17}", "B99}"))
-    status, text = run(root, capsys, "cases", "check")
-    assert status == 1
-    assert "tasks.yaml: u: calls: cancel_booking fails: Error: KeyError: 'B99'" in text
-    assert "1 of 2 tasks admitted" in text
-
-
 def test_texts_belong_to_the_agent_and_code_to_the_lock(root: Path) -> None:
     project = reload(root)
     lock = project.renew_lock(project.open_worlds()).suites["hotel"]

@@ -318,13 +318,6 @@ def test_the_class_gets_its_database_in_many_ways(tools: type, data: Any) -> Non
     assert call("rooms", World.from_tools(tools, data=data)) == ("2", False)
 
 
-def test_the_constructor_sees_the_data_of_the_task() -> None:
-    world = World.from_tools(TypedDictTools, data={"bookings": {"B1": {"name": "Ann"}}})
-    session = world.open()
-    session.initialise(state({"bookings": {"B2": {"name": "Bob"}}}))
-    assert session.call("rooms", {}, "assistant").content == "2"
-
-
 def state(data: dict[str, Any]) -> InitialState:
     return InitialState.model_validate({"initialization_data": {"agent_data": data}})
 

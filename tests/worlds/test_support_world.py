@@ -11,7 +11,7 @@ from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Assertion, InitializationData, InitialState
+from pytest_trace2evolve.records.task import InitializationData, InitialState
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -89,15 +89,6 @@ def test_an_unknown_domain_names_the_one_there_is() -> None:
     assert str(caught.value) == "provider 'trace2evolve' has no domain 'retail'; it has support"
 
 
-def test_the_policy_is_short_and_names_what_the_tools_ask_for(world: SupportWorld) -> None:
-    text = world.policy()
-    assert len(text.split()) <= 130
-    for word in ("email", "zip", "no longer needed", "ordered by mistake", "yes", "transfer_to_human_agents"):
-        assert word in text
-    with pytest.raises(WorldError, match=r"^domain 'support' has no solo mode$"):
-        world.policy(solo=True)
-
-
 def shape(tool: ToolSchema) -> tuple[Mapping[str, Any], list[str]]:
     """Names, types and necessity of a tool's parameters, whatever is said of them."""
     types = {
@@ -125,17 +116,6 @@ def test_the_types_of_tools_are_retails(world: SupportWorld, worlds: Worlds) -> 
         assert world.changes_state(name) == retail.changes_state(name)
     assert not world.has_tool("fly")
     assert not world.changes_state("fly")
-
-
-def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) -> None:
-    starts = [start_with({"orders": {"#W1": {"user_id": str(number)}}}) for number in range(257)]
-    orders = []
-    for start in [*starts, starts[0]]:
-        session = world.open()
-        session.initialise(start)
-        orders.append(session.agent.db.orders["#W1"])
-    assert orders[0] is not orders[-1]
-    assert orders[0] == orders[-1]
 
 
 BROKEN_STARTS = {
@@ -194,15 +174,6 @@ def test_a_store_of_another_shape_is_refused(text: str, store: Any) -> None:
     with pytest.raises(WorldError) as caught:
         SupportWorld(store=store)
     assert str(caught.value) == f"the store does not have the expected shape: {text}"
-
-
-def test_an_assertion_cannot_be_checked(world: SupportWorld) -> None:
-    with pytest.raises(WorldError) as caught:
-        world.open().check(Assertion(env_type="assistant", func_name="is_happy", arguments={}))
-    assert str(caught.value) == (
-        "domain 'support' has no assertion 'is_happy' or any other; its tasks are scored by their gold "
-        "actions; remove it from 'env_assertions'"
-    )
 
 
 def test_the_digest_is_of_the_content_whatever_its_layout() -> None:

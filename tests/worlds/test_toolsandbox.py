@@ -213,15 +213,6 @@ def test_a_failure_has_a_similarity_and_a_kind(world, steps, reward, kind):
     assert (result.reward, result.note) == (reward, kind)
 
 
-def test_a_result_that_differs_from_the_trace_is_not_measured(world):
-    simulation, task = play(world, call("get_lamp"), "It is on.")
-    messages = list(simulation.messages)
-    messages[2] = messages[2].model_copy(update={"content": "True"})
-    result = score(simulation.model_copy(update={"messages": messages}), task, world)
-    assert result.status is Status.NOT_MEASURED
-    assert result.note == ("message 2 is 'True', but get_lamp now gives 'False'; use the export of the run")
-
-
 def test_sessions_do_not_share_changes(world):
     state = world.tasks()["lamp_a"].initial_state
     first, second = world.open(), world.open()
@@ -249,13 +240,6 @@ def test_a_network_tool_is_refused_by_name(world, folder):
         "ToolSandbox's tool 'find_shop' needs RapidAPI: set RAPID_API_KEY or use suite toolsandbox-offline"
     )
     everything._process.close()
-
-
-def test_an_ended_process_loses_the_simulation_and_starts_again(world):
-    simulation, task = play(world, call("set_door", on="die"), "It is on.")
-    assert score(simulation, task, world).status is Status.INFRASTRUCTURE_ERROR
-    assert "the process of ToolSandbox's tools does not answer: it ended" in simulation.info["error"]
-    assert scored(world, ON, "It is on.").reward == 1.0
 
 
 class Model:
