@@ -61,6 +61,8 @@ class Recipe(Record):
             last step.
         warm: Steps over which the learning rate rises at the beginning.
         rank, alpha: Rank and scale of the adapter, whose output is multiplied by alpha / rank.
+        interpolation: The share of the trained update that the written adapter has, as between the base and
+            a fine-tuned model in WiSE-FT (arXiv 2109.01903). Less than 1 keeps more of what the base can do.
         targets: The linear layers that the adapter changes: `all-linear`, or their names.
         temperature: The temperature at which rollouts are drawn; the loss divides logits by the same value.
         clip_low, clip_high: The loss clips the ratio of probabilities to 1 − clip_low and 1 + clip_high.
@@ -102,6 +104,7 @@ class Recipe(Record):
     warm: Natural = 0
     rank: Count = 16
     alpha: Count = 32
+    interpolation: Annotated[float, Field(gt=0, le=1)] = 0.7
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     temperature: Annotated[float, Field(gt=0, le=2)] = 0.9
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -162,6 +165,7 @@ _GPU: Mapping[str, Any] = {
     "steps": 40,
     "rate": 1e-5,
     "alpha": 16,
+    "interpolation": 1.0,
     "temperature": 1.0,
     "answer_tokens": 1024,
     "rollout_tokens": 8192,

@@ -279,7 +279,8 @@ def train_adapter(
         if not training_result.is_main_process:
             return None
         temporary_folder = make_temporary_folder(spec.out)
-        write_weights(training_result.model, spec.base.name, temporary_folder)
+        share = spec.recipe.interpolation
+        write_weights(training_result.model, spec.base.name, temporary_folder, interpolation=share)
         trained_adapter = TrainedAdapter(training_result)
         if spec.heldout:
             measurements = measure(
@@ -351,8 +352,12 @@ def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoin
     )
 
 
-def write_weights(model: Any, base: str, folder: Path) -> None:
-    """Write the adapter as peft's two files, which name its base but no path of this machine."""
+def write_weights(model: Any, base: str, folder: Path, *, interpolation: float = 1.0) -> None:
+    """Write the adapter as peft's two files, which name its base but no path of this machine.
+
+    Args:
+        interpolation: The share of the update that is written. The update is linear in the matrices B.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -363,7 +368,8 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
         config.target_modules = sorted(config.target_modules or ())  # the order of a set varies
     config.save_pretrained(folder)
     weights = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(model).items()
+        name: (tensor * (interpolation if ".lora_B." in name else 1.0)).detach().cpu().contiguous()
+        for name, tensor in get_peft_model_state_dict(model).items()
     }
     save_file(weights, folder / WEIGHTS_NAME, metadata={"format": "pt"})
     (folder / WEIGHTS_NAME).chmod(0o644)
