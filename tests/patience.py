@@ -13,7 +13,7 @@ def until(condition: Callable[[], object], message: str = "") -> None:
 
     Args:
         condition: Asked again and again.
-        told: What did not happen, for the failure.
+        message: What did not happen, for the failure.
 
     Raises:
         AssertionError: it never holds: the test hangs.

@@ -1,5 +1,6 @@
 """`trace2evolve improve`, as users run it, against a scripted endpoint on loopback."""
 
+import html
 import json
 import shutil
 from pathlib import Path
@@ -46,6 +47,10 @@ def test_a_table_ends_with_the_good_sentence_promoted(
     found = {row["hypothesis"]: row for row in rows(project) if row["parent"] == "v0"}
     assert found[f"Adds: {GOOD}"]["status"] == "keep"
     assert found[f"Adds: {GOOD}"]["verdict"] == "promote"
+    page = next(project.root.glob(".trace2evolve/improving/*/report.html")).read_text(encoding="utf-8")
+    assert page.count('<circle class="keep"') == 1
+    assert page.count('<circle class="discard"') == len(rows(project)) - 1
+    assert all(row["hypothesis"] in html.unescape(page) for row in rows(project))
     assert found[f"Adds: {BAD}"]["status"] == "discard"
     assert found[f"Adds: {BAD}"]["verdict"].startswith("screened out after")
     kept = project.candidates[found[f"Adds: {GOOD}"]["candidate"]]
@@ -60,6 +65,7 @@ def test_a_table_ends_with_the_good_sentence_promoted(
     assert draws == {"v0", kept.id}
     report, progress = capsys.readouterr()
     assert f"{kept.id}: the gate's verdict is promote" in progress
+    assert f"page: {project.root}" in progress
     assert "null arm (v0-null): +0.0 ± 0.0 points" in report
     assert "best of 2 runs of v0" in report
     assert f"best: {kept.id}, after 1 promotion" in report

@@ -18,6 +18,7 @@ from pytest_trace2evolve.cli.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError, GitHubError
+from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def improve(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.improve.arena import improve
     from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.search_planner import plan_search
-    from pytest_trace2evolve.report.improvement import plan_text, search_json, search_text
+    from pytest_trace2evolve.report.improvement import plan_text, search_json, search_page, search_text
     from pytest_trace2evolve.session.planner import resources_of
 
     parse_run_options(options.run_options, options)
@@ -231,7 +232,10 @@ def improve(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     result = improve(plan, resources, lambda line: print(sanitize_line(line), file=sys.stderr, flush=True))
+    page = plan.folder(project) / "report.html"
+    write_atomic(page, search_page(plan, result))
     print(search_json(result) if options.json else search_text(plan, result))
+    print(f"page: {page}", file=sys.stderr)
     if options.publish and result.rows:
         body = textwrap.indent(search_text(plan, result), "    ")  # which no text of a proposal can end
         try:

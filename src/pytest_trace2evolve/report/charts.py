@@ -11,6 +11,7 @@ from pytest_trace2evolve.report.conclusion import interval_text
 _MARGIN_PERCENT = 2.0
 _STEPS = (1, 2, 5, 10, 20, 25, 50, 100)
 _ROW = Markup('<svg class="plot" width="100%" height="26" role="img" aria-label="{}">{}</svg>')
+_CHART = Markup('<svg class="plot chart" width="100%" height="220" role="img" aria-label="{}">{}</svg>')
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,59 @@ def change_chart(points: Sequence[tuple[str, str, float, float]]) -> Markup:
             )
         )
     title = f"change of effort and of reward of {len(points)} tasks"
-    return Markup(
-        '<svg class="plot chart" width="100%" height="220" role="img" aria-label="{}">{}</svg>'
-    ).format(title, Markup("").join(parts))
+    return _CHART.format(title, Markup("").join(parts))
+
+
+@dataclass(frozen=True)
+class ClimbPoint:
+    """A proposal in the chart of a search.
+
+    Attributes:
+        simulations: The number of simulations of the search so far.
+        origin: Position of the parent: its simulations, and its gain over the root.
+        gain: Gain over the root: the parent's gain and the proposal's own, on discovery, from -1 to 1.
+    """
+
+    name: str
+    state: str
+    simulations: int
+    origin: tuple[int, float]
+    gain: float
+    error: float
+
+
+def climb_chart(points: Sequence[ClimbPoint]) -> Markup:
+    """Draw each proposal's gain over the root against the simulations so far, with a line from its parent."""
+    if not points:
+        return Markup("")
+    top = max(0.02, *(point.gain + point.error for point in points))
+    low = min(-0.02, *(point.gain - point.error for point in points))
+    most = max(point.simulations for point in points)
+
+    def at(simulations: float, gain: float) -> tuple[str, float]:
+        return f"{3 + 94 * simulations / most:.2f}%", round(12 + 196 * (top - gain) / (top - low), 1)
+
+    parts = [_line("zero", *at(0, 0), *at(most, 0))]
+    parts += [
+        Markup('<text class="{}" x="{}" y="{}">{}</text>').format(*label)
+        for label in (
+            ("start", "0%", 10, f"{100 * top:+.0f}"),
+            ("start", "0%", 218, f"{100 * low:+.0f}"),
+            ("end", "100%", 218, f"{most:,} simulations"),
+        )
+    ]
+    for point in points:
+        x, y = at(point.simulations, point.gain)
+        parts.append(_line("lineage", *at(*point.origin), x, y))
+        ends = (at(point.simulations, point.gain + sign * point.error) for sign in (-1, 1))
+        parts.append(_line("error", *next(ends), *next(ends)))
+        title = f"{point.name}: {100 * point.gain:+.1f} ± {100 * point.error:.1f} points, {point.state}"
+        parts.append(
+            Markup('<circle class="{}" cx="{}" cy="{}" r="5"><title>{}</title></circle>').format(
+                point.state, x, y, title
+            )
+        )
+    return _CHART.format(f"gain of {len(points)} proposals against simulations", Markup("").join(parts))
 
 
 def _line(name: str, x1: str, y1: float, x2: str, y2: float) -> Markup:

@@ -20,6 +20,7 @@ from pytest_trace2evolve.records.environment import (
     CalibrationOutcome,
     DifficultyResult,
 )
+from pytest_trace2evolve.report.charts import ClimbPoint, climb_chart
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
@@ -32,6 +33,7 @@ from pytest_trace2evolve.report.formatting import (
     rendered_text,
     table_text,
 )
+from pytest_trace2evolve.report.view import view_page
 from pytest_trace2evolve.training.heldout import reward_change, top_change
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -68,6 +70,31 @@ def search_text(plan: SearchPlan, result: SearchResult) -> str:
     rows = (map(Text, (*row, hypotheses.get(row[0], ""))) for row in cells)
     table = table_text(columns, rows)
     return "\n".join([table.rstrip("\n"), *_lines(plan, result)])
+
+
+def search_page(plan: SearchPlan, result: SearchResult) -> str:
+    """Render a search as a page: the climb with each proposal's parent and cost, and the outcomes."""
+    at = {plan.root: (0, 0.0)}
+    used = sum(map(result.state.simulations_of, (plan.root, plan.null_arm)))
+    points, rows = [], []
+    hypotheses = {proposal.id: proposal.hypothesis for proposal in result.state.proposals}
+    for row in result.rows:
+        simulations = result.state.simulations_of(row.candidate)
+        used += simulations
+        if row.gain is not None and row.error is not None:
+            origin = at[row.parent]
+            at[row.candidate] = used, origin[1] + row.gain
+            points.append(
+                ClimbPoint(row.candidate, row.status.value, used, origin, at[row.candidate][1], row.error)
+            )
+        rows.append((row, hypotheses.get(row.candidate, ""), _gain_text(row), simulations))
+    return view_page(
+        "search",
+        f"improve {plan.root} on {plan.suite}",
+        climb=climb_chart(points),
+        rows=rows,
+        lines=_lines(plan, result),
+    )
 
 
 def _gain_text(row: Row) -> str:
