@@ -244,6 +244,12 @@ def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
     assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
     read_adapter("trained", folder, read_model(qwen3))
     assert_equal(load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(done.model))
+    half = tmp_path / "half"
+    half.mkdir()
+    write_weights(done.model, "qwen3", half, interpolation=0.5)
+    for name, tensor in load_file(half / "adapter_model.safetensors").items():
+        share = 0.5 if ".lora_B." in name else 1.0
+        assert torch.equal(tensor, share * get_peft_model_state_dict(done.model)[name])
     served, expected = served_logprobs(qwen3, folder), transformers_logprobs(qwen3, folder)
     assert len(served) == len(expected) == 12
     assert served == pytest.approx(expected, abs=1e-4)
