@@ -246,7 +246,7 @@ def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
     assert_equal(load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(done.model))
     half = tmp_path / "half"
     half.mkdir()
-    write_weights(done.model, "qwen3", half, interpolation=0.5)
+    write_weights(done.model, "qwen3", half, 0.5)
     for name, tensor in load_file(half / "adapter_model.safetensors").items():
         share = 0.5 if ".lora_B." in name else 1.0
         assert torch.equal(tensor, share * get_peft_model_state_dict(done.model)[name])

@@ -1,7 +1,6 @@
 """The hyperparameters of a training run: one frozen record, and a table of presets.
 
-The code path is the same everywhere. A small model on a CPU and a large model on GPUs differ only in these
-values.
+A small model on a CPU and a large model on GPUs differ only in these values.
 """
 
 import json
@@ -61,8 +60,7 @@ class Recipe(Record):
             last step.
         warm: Steps over which the learning rate rises at the beginning.
         rank, alpha: Rank and scale of the adapter, whose output is multiplied by alpha / rank.
-        interpolation: The share of the trained update that the written adapter has, as between the base and
-            a fine-tuned model in WiSE-FT (arXiv 2109.01903). Less than 1 keeps more of what the base can do.
+        interpolation: The share of the trained update that is written, as in WiSE-FT (arXiv 2109.01903).
         targets: The linear layers that the adapter changes: `all-linear`, or their names.
         temperature: The temperature at which rollouts are drawn; the loss divides logits by the same value.
         clip_low, clip_high: The loss clips the ratio of probabilities to 1 − clip_low and 1 + clip_high.
@@ -82,13 +80,11 @@ class Recipe(Record):
             sampling).
         backward: Rollouts per backward pass; 0 puts all rollouts of a step into one pass.
         drawing: The backend that draws answers.
-        shared: Whether common beginnings of rollouts are computed once per step. The gradients are the same,
-            at a lower cost if prompts are long. The setting applies only to models whose layers all use
-            full attention.
+        shared: Whether common beginnings of rollouts are computed once per step: the same gradients at a
+            lower cost, if prompts are long. Only for models whose layers all use full attention.
         dtype: The type of the base's weights.
         autocast: Whether passes with gradients multiply in bfloat16, on GPUs and processors that support it;
-            weights and moments keep their type. On a processor, a small model gains nothing from autocast,
-            and its gradients become coarse.
+            weights and moments keep their type. A small model on a processor gains nothing from it.
         checkpointing: Whether activations are recomputed in the backward pass, to save memory.
         threads: Threads of torch on a CPU; 0 means torch's default.
         kl_every: Steps between two measurements of the KL divergence from the base; 0 disables them.

@@ -279,8 +279,7 @@ def train_adapter(
         if not training_result.is_main_process:
             return None
         temporary_folder = make_temporary_folder(spec.out)
-        share = spec.recipe.interpolation
-        write_weights(training_result.model, spec.base.name, temporary_folder, interpolation=share)
+        write_weights(training_result.model, spec.base.name, temporary_folder, spec.recipe.interpolation)
         trained_adapter = TrainedAdapter(training_result)
         if spec.heldout:
             measurements = measure(
@@ -352,12 +351,8 @@ def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoin
     )
 
 
-def write_weights(model: Any, base: str, folder: Path, *, interpolation: float = 1.0) -> None:
-    """Write the adapter as peft's two files, which name its base but no path of this machine.
-
-    Args:
-        interpolation: The share of the update that is written. The update is linear in the matrices B.
-    """
+def write_weights(model: Any, base: str, folder: Path, interpolation: float = 1.0) -> None:
+    """Write this share of the update as peft's two files, which name the base but no path of this machine."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
