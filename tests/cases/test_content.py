@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,29 +60,6 @@ def test_a_held_out_phrase_with_small_changes_is_found():
     changed = "Please let {order} be paid with my {method}."
     assert find_foreign_mark(changed, Content.HELDOUT) == ""
     assert runs(changed) & THEIRS == {("let", "{order}", "be", "paid")}
-
-
-def test_no_phrase_holds_a_name():
-    names = [*POCKET.names, *TRAIN.names]
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
-    assert [text for text in PHRASES if pattern.search(text)] == []
-
-
-def test_no_name_is_held_out_in_train_or_there_twice():
-    assert find_foreign_mark(POCKET.model_dump_json(), Content.HELDOUT) == ""
-    for field in ("first_names", "last_names", "streets", "domains", "cities", "products"):
-        values = [
-            getattr(one, "name", one) for words in (POCKET, TRAIN, HELDOUT) for one in getattr(words, field)
-        ]
-        lowered = [(value if isinstance(value, str) else value[0]).lower() for value in values]
-        assert [value for value, count in Counter(lowered).items() if count > 1] == [], field
-
-
-def test_a_product_has_two_options_whose_values_differ():
-    for kind in POCKET.products:
-        assert 0 < kind.prices[0] < kind.prices[1], kind.name
-        assert len(kind.options) == 2, kind.name
-        assert all(len({*values}) == len(values) for values in kind.options.values()), kind.name
 
 
 @given(seed=st.integers())

@@ -74,34 +74,3 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert main(["calibrate", str(trials), *options]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"trace2evolve: {message}\n")
-
-
-def trials_with_changed_tasks(changed: int) -> Side:
-    """Four trials of twenty tasks; the first `changed` tasks have other content in their last two trials."""
-    random = np.random.default_rng(2)
-    return [
-        sim(
-            task,
-            float(random.random() < 0.6),
-            trial=trial,
-            digest="e" if task < changed and trial > 1 else "d",
-        )
-        for task in range(20)
-        for trial in range(4)
-    ]
-
-
-def test_tasks_of_differing_content_are_left_out_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mixed = saved(tmp_path, trials_with_changed_tasks(2), "mixed.json")
-    assert main(["calibrate", str(mixed), *SMALL]) == 0
-    out = capsys.readouterr().out
-    assert "mixed.json: 18 tasks, 72 simulations" in out
-    reason = "its trials ran different content under this id"
-    assert f"left out (2): 0: {reason}; 1: {reason}" in out
-
-    assert main(["calibrate", str(mixed), *SMALL, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["tasks"], found["simulations"]) == (18, 72)
-    assert found["left_out"] == [f"0: {reason}", f"1: {reason}"]

@@ -47,16 +47,6 @@ def test_runs_are_listed_the_latest_first(project: DeskProject, command: Command
     }
 
 
-def test_a_damaged_run_is_named_in_its_place(project: DeskProject, command: Command) -> None:
-    project.run("--candidate=v1", "--t2e-gate=off")
-    run = project.runs[-1]
-    (run / "results.json").write_text("{", encoding="utf-8")
-    done = command("runs")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[1].split() == [run.name, "–", "–", "–", "damaged", "–"]
-    assert done.stderr.startswith(f"trace2evolve: {run / 'results.json'}: not valid JSON")
-
-
 def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, command: Command) -> None:
     project.run("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off")
     run = project.runs[-1].name

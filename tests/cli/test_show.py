@@ -75,38 +75,6 @@ def test_a_trace_is_shown_and_the_look_recorded(
     assert (entry.trials, entry.run, entry.who) == ((0,), run.name, user_name())
 
 
-@pytest.mark.parametrize(
-    ("reward", "components", "failed"),
-    [
-        (1.0, {"ENV_ASSERTION": 1.0}, []),
-        (0.0, {"ENV_ASSERTION": 0.0}, ["failed: env assertion gone {}"]),
-        (0.0, {"DB": 0.0}, ["failed: the database is not in the required end state"]),
-    ],
-)
-def test_only_checks_that_count_explain_a_failure(
-    run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    reward: float,
-    components: dict[str, float],
-    failed: list[str],
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.chdir(elsewhere)
-    info = {
-        "reward": reward,
-        "reward_breakdown": components,
-        "db_check": {"db_match": False, "db_reward": 0.0},
-        "env_assertions": [{"env_assertion": {"func_name": "gone", "arguments": {}}, "met": False}],
-    }
-    plain_file(run, elsewhere / "runs.json", reward_info=info)
-    status, lines, errors = shown(capsys, "runs.json", "close")
-    assert status == 0, errors
-    assert f"reward: {reward:g}" in lines
-    assert [line for line in lines if line.startswith("failed:")] == failed
-
-
 def test_the_look_is_recorded_before_anything_is_printed(
     run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,24 +129,6 @@ def test_what_is_not_there_is_one_line(
     assert message.replace("RUN", run.name) in error
     assert len(error.splitlines()) == 1
     assert looks(project.root) == []
-
-
-def test_long_texts_are_cut_and_full_cuts_nothing(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    messages = [
-        {"role": "assistant", "content": "word " * 1000},
-        {"role": "tool", "id": "1", "content": json.dumps([{"row": n} for n in range(400)])},
-    ]
-    path = plain_file(run, tmp_path / "runs.json", messages=messages)
-    _, short, _ = shown(capsys, str(path), "idle")
-    assert sum("more characters (--full)" in line for line in short) == 2
-    assert "    … 3,400 more characters (--full)" in short
-    _, whole, _ = shown(capsys, str(path), "idle", "--full")
-    text = "\n".join(whole)
-    assert "more characters" not in text
-    assert '"row": 399' in text
-    assert "word " * 999 in text
 
 
 def test_nothing_in_a_trace_can_steer_the_terminal(

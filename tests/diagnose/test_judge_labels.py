@@ -140,18 +140,6 @@ def test_labels_by_chance_select_nothing_and_bad_citations_cost_labels(
     assert f"{len(lost)} of {len(labels)} labels are lost; first: the judge" in found["notes"][-1]
 
 
-def test_a_judge_that_talks_nonsense_is_refused_by_name(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ChatServer(lambda request: Reply("I like trains.")) as server:
-        status, found, errors = asked(capsys, run, server, "-ot2e_repeats=1")
-    assert (status, found) == (2, None)
-    assert errors.splitlines()[-1] == (
-        "trace2evolve: judge 'wise' proposed no capability in 3 discoveries; "
-        "try a different judge, or leave out --judge"
-    )
-
-
 def test_answers_are_kept_in_a_project_and_not_asked_for_twice(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

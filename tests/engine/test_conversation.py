@@ -13,7 +13,7 @@ from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.engine.conversation import Limits
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.records.message import GREETING, Message, ToolCall
+from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -92,13 +92,6 @@ def test_doing_nothing_earns_1_exactly_where_nothing_is_asked_for(
         assert task.evaluation_criteria is not None
         asked = not gold.same_state(untouched) or bool(task.evaluation_criteria.communicate_info)
         assert result.reward == float(not asked), task_id
-
-
-def test_the_agent_greets_and_the_sides_take_turns(desk: World, simulate: Simulate) -> None:
-    done = simulate(desk.tasks()["note"], desk)
-    assert done.trace[0].content == GREETING
-    assert roles(done) == ["assistant", "user", *["assistant", "tool"] * 2, "assistant", "user"]
-    assert done.termination_reason == "user_stop"
 
 
 @pytest.mark.parametrize("mark", ["###STOP###", "Bye ###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"])

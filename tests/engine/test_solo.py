@@ -99,22 +99,6 @@ def test_doing_nothing_alone_earns_0_on_every_telecom_task(worlds: Worlds) -> No
         assert (run.termination_reason, score(run, task, telecom).reward) == ("agent_stop", 0.0), name
 
 
-def test_the_oracle_alone_says_what_must_be_said(desk: World) -> None:
-    for task in desk.tasks().values():
-        run = alone(task, desk, OracleAgent(task, solo=True))
-        reward = score(run, task, desk).reward
-        assert reward == (None if task.id == "polite" else 1.0), task.id
-
-
-def test_nobody_greets_and_the_agent_calls_the_users_tools(desk: World) -> None:
-    agent = Lines(calls("restart_phone"), calls("get_ticket", ticket_id="T1"), says("###STOP###"))
-    run = alone(desk.tasks()["restart"], desk, agent)
-    assert [message.role for message in run.trace] == ["assistant", "tool"] * 2 + ["assistant"]
-    assert run.trace[1].content == "Restarted"
-    assert agent.seen[0] == []
-    assert score(run, desk.tasks()["restart"], desk).reward == 1.0
-
-
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_text_that_does_not_stop_is_the_agents_error(desk: World, before: int) -> None:
     lines = [calls("restart_phone")] * before + [says("All done.")]

@@ -13,10 +13,10 @@ from pytest_trace2evolve.environments.environment import Episode, ScenarioEnviro
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.reward_hacking_probes import WRONG_PROBES
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.environment import GRADES, MAX_GRADE
+from pytest_trace2evolve.records.environment import MAX_GRADE
 from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Content, Task, script_of
+from pytest_trace2evolve.records.task import Task, script_of
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -93,17 +93,6 @@ def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int
     assert said(simulation.trace[: len(environment.trace)]) == said(
         environment.trace[: len(simulation.trace)]
     )
-
-
-@few
-@given(name=NAMES, level=LEVELS, seed=SEEDS, content=st.sampled_from(Content))
-def test_the_expert_reaches_the_top_step_by_step(name: str, level: int, seed: int, content: Content) -> None:
-    generator = ENVIRONMENTS.generator(name, level, content)
-    rewards = rolled(ScenarioEnvironment(generator, WORLD), oracle(generator.scenario(seed)), seed)
-    assert rewards[0] == 0
-    assert rewards == sorted(rewards)
-    assert rewards[-1] == MAX_GRADE
-    assert set(rewards) <= set(GRADES)
 
 
 @few

@@ -71,13 +71,6 @@ def test_plain_and_gzipped_files_are_read_alike(tmp_path: Path, name: str) -> No
     assert found.header == {"timestamp": "now", "info": None, "max_concurrency": 3}
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_folder_is_read_by_its_own_name_or_that_of_its_results_file(tmp_path: Path, whole: bool) -> None:
-    folder_form(tmp_path, a_simulation("s2"), a_simulation("s1"), index=["s1", "s2"])
-    found = read_results(tmp_path if whole else tmp_path / "results.json")
-    assert sorted(one.id for one in found.simulations) == ["s1", "s2"]
-
-
 NOT_JSON = "not valid JSON with finite numbers: "
 NO_LIST = "has no list {!r}; expected a results file of tau2"
 LACKS = "1 of 2 simulations have no {} (first: id 's2'); they cannot be scored; use the file that tau2 wrote"
@@ -122,21 +115,6 @@ MALFORMED_TASK = {"id": "b", "evaluation_criteria": {"actions": [{"name": "x"}]}
 )
 def test_what_cannot_be_trusted_is_rejected(tmp_path: Path, content: Any, reason: str) -> None:
     assert rejection(written(tmp_path, content)).startswith(reason)
-
-
-def checks_of(task: Json) -> Json:
-    actions = task["evaluation_criteria"]["actions"]
-    return {"reward": 1.0, "action_checks": [{"action": action, "action_match": True} for action in actions]}
-
-
-def test_recorded_checks_of_another_task_are_rejected(tmp_path: Path) -> None:
-    foreign = a_simulation("s", "a", reward_info=checks_of(a_task("b", "close", "open")))
-    assert rejection(written(tmp_path, a_file(foreign))) == (
-        "simulation 's' says task 'a', but its recorded checks are those of task 'b'; "
-        "the task ids are wrong; use the file that tau2 wrote"
-    )
-    own = a_simulation("s", "a", reward_info=checks_of(a_task("a", "open")))
-    assert read_results(written(tmp_path, a_file(own))).simulations[0].recorded_reward == 1.0
 
 
 @pytest.mark.parametrize(

@@ -290,15 +290,6 @@ def test_the_worse_verdict_of_the_same_claim_stands(goal: Goal) -> None:
     assert other.repeated_verdict is None
 
 
-def test_more_trials_supersede_an_open_verdict_that_holds_nothing() -> None:
-    entries: list[DatedEntry] = [judged(at(1), goal=Goal.HOLD, decision=Decision.INCONCLUSIVE, trials=4)]
-    assert spending_of(entries, claim(trials=8, **HOLDS)).repeated_verdict is None
-    entries += [judged(at(2), goal=Goal.HOLD, decision=Decision.PROMOTE, trials=8)]
-    standing = spending_of(entries, claim(trials=8, **HOLDS)).repeated_verdict
-    assert standing is not None
-    assert standing.decision is Decision.PROMOTE
-
-
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["judge", "abandon"]),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import AlphaSpending
 from pytest_trace2evolve.gate.columns import Columns
@@ -256,17 +255,6 @@ def test_a_test_and_an_analysis_spend_their_share_of_the_level() -> None:
         verdict = judged(old, new, spending=AlphaSpending(test, analysis))
         assert (verdict.look, verdict.analysis) == (test, analysis)
         assert (verdict.decision, round(verdict.alpha or 0, 4)) == (decision, level)
-
-
-def test_stages_of_an_analysis_keep_its_share_together() -> None:
-    """The level of a stage at a share of alpha is less than that share of its level at alpha."""
-    old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
-    level = stage_alpha(0.05, (2, 4, 8))
-    stage = Stage(1, 3, 2, level, schedule=(2, 4, 8))
-    verdict = judged(old, new, spending=AlphaSpending(2), stage=stage)
-    assert verdict.alpha == stage_alpha(0.05 * alpha_share(2, 1), (2, 4, 8)) < level * alpha_share(2, 1)
-    held = judged(old, new, Goal.HOLD, stage=stage)
-    assert held.alpha == level
 
 
 # Policies as files.

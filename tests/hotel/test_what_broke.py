@@ -6,7 +6,6 @@ import pytest
 
 from tests.hotel import HotelProject
 
-SKILLS = "- book\n- cancel\n- move\n- price"
 DIVERGED = [
     "    first difference from a passed trial of the baseline:",
     "    E   baseline: find_guest(email=*)",
@@ -54,12 +53,3 @@ def test_a_sealed_task_shows_kinds_and_figures_only(hotel: HotelProject) -> None
     assert sealed.count("heldout is sealed, so no trace is shown") == len(names) == 7
     assert "find_guest" not in sealed
     assert "find_guest" in text
-
-
-def test_a_run_that_promotes_explains_nothing(hotel: HotelProject) -> None:
-    hotel.baseline("v6")
-    hotel.candidate("v7", f"{SKILLS}\nBe brief.", parent="v6")
-    result = hotel.run("suites", "--candidate=v7", "--t2e-goal=no-regression")
-    assert hotel.verdict["verdict"] == "promote"
-    result.stdout.no_fnmatch_line("*what broke*")
-    assert not (hotel.runs[-1] / "what-broke.txt").exists()

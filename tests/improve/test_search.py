@@ -91,14 +91,6 @@ def test_the_strongest_is_gated_first_and_the_others_not_after_a_promotion() -> 
     ]
 
 
-def test_a_loser_of_its_batch_gets_a_second_chance_if_no_proposal_is_left() -> None:
-    arena = ScriptedArena({"v0": 0, "a": 12, "b": 11, "c": 10, "d": 9}, promotable=["d"])
-    rows = rows_of(arena, width=4)
-    assert sorted(row.candidate for row in rows) == ["a", "b", "c", "d"]
-    assert [name for call, name in arena.asked if call == "gate"] == ["a", "b", "c", "d"]
-    assert rows[-1].status is Status.KEEP
-
-
 def test_a_spent_budget_ends_the_search_and_keeps_earlier_outcomes() -> None:
     arena = ScriptedArena({"v0": 0, "bad": 0, "good": 12}, promotable=["good"], budget=4)
     rows = search(arena, "v0", TASKS, Rules(width=1))

@@ -5,12 +5,9 @@ import json
 import pytest
 
 from pytest_trace2evolve.judges.capabilities import (
-    labels_format,
     merge_proposals,
     read_groups,
     read_labels,
-    read_proposals,
-    render_conversation,
 )
 from pytest_trace2evolve.records.capability import Capability, Presence
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -74,17 +71,6 @@ def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None,
     assert why in found[0].why
 
 
-def test_proposals_are_cut_and_unknown_tasks_dropped() -> None:
-    expected = [
-        {"name": f"skill_{n}", "definition": f"Skill\n {n}.", "tasks": ["a", "z", "a"]} for n in range(12)
-    ]
-    found = read_proposals(json.dumps({"capabilities": expected}), {"a", "b"})
-    assert len(found) == 10
-    assert found[0] == Capability(name="skill_0", description="Skill 0.", tasks=("a",))
-    assert read_proposals("no JSON", {"a"}) == []
-    assert read_proposals(json.dumps({"capabilities": [{**expected[0], "name": "Not Snake"}]}), {"a"}) == []
-
-
 def test_proposals_of_one_thing_are_merged_and_the_other_names_kept() -> None:
     proposed = [
         Capability(name="reading", description="It reads.", tasks=("a",)),
@@ -107,20 +93,3 @@ def test_proposals_of_one_thing_are_merged_and_the_other_names_kept() -> None:
 )
 def test_groups_that_are_no_partition_merge_nothing(content: str) -> None:
     assert read_groups(content, ["a", "b"]) == [["a"], ["b"]]
-
-
-def test_the_schema_names_the_three_labels_and_has_no_references() -> None:
-    schema = labels_format()["json_schema"]["schema"]
-    item = schema["properties"]["labels"]["items"]
-    assert item["properties"]["presence"] == {"type": "string", "enum": ["present", "lacking", "na"]}
-    assert item["additionalProperties"] is False
-    assert "$ref" not in json.dumps(schema)
-
-
-def test_a_conversation_is_shown_with_its_numbers_and_long_results_cut() -> None:
-    long = [*TRACE[:3], Message(role="tool", id="c", content="x" * 2_000)]
-    lines = render_conversation(long).splitlines()
-    assert lines[1] == "[1] user: Cancel #W1"
-    assert lines[2] == '[2] assistant: cancel({"order_id": "#W1"})'
-    assert lines[3].endswith("… (500 more letters)")
-    assert render_conversation(TRACE).splitlines()[3] == "[3] tool (error): Error: Order not found"

@@ -229,20 +229,6 @@ def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, valu
     result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number above 0"])
 
 
-def test_baselines_are_listed(project: DeskProject, command: Command) -> None:
-    assert "no baselines in " in command("baseline", "list").stdout
-    project.baseline("v0")
-    first = evidence_digest(saved(project))
-    save(project, "update", "--t2e-trials=2")
-    save(project, "save", "--candidate=v1", name="v1")
-    aged(project, 3.2)
-    done = command("baseline", "list")
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = {line.split()[1]: " ".join(line.split()) for line in done.stdout.splitlines()[1:]}
-    assert rows["v0"] == f"desk v0 3 days v0 – 7 2 14 current replaces {first[:8]}…"
-    assert rows["v1"] == "desk v1 0 days v1 ← v0 – 7 1 7 current –"
-
-
 def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     first = evidence_digest(saved(project))

@@ -5,9 +5,6 @@ import json
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.power import AGENTS, Design
-from pytest_trace2evolve.gate.stages import preflight
 from tests.plugin.conftest import DeskProject, letters, project
 
 __all__ = ["letters", "project"]
@@ -64,12 +61,3 @@ def test_power_prints_runs_in_stages(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["power", "--tasks=3", "--trials=2", "--baseline-trials=2", "-ot2e_resamples=100"]) == 2
     assert main([*given, "--policy=strict"]) == 2
     assert "--baseline-trials needs a policy based on calibrated" in capsys.readouterr().err
-
-
-def test_more_evidence_for_the_same_simulations_shows_more() -> None:
-    found = preflight(AGENTS["medium"], Design(60, 8, baseline_trials=8), CALIBRATED, (2, 4, 8), rows=200)
-    (_, larger_baseline), (_, more_tasks) = found.alternatives
-    planned = next(forecast.promoted for forecast in found.forecasts if forecast.effect == 0.05)
-    assert larger_baseline >= planned - 0.05
-    assert more_tasks >= planned - 0.05
-    assert 0.05 < (found.smallest_gain or 0) < 0.15

@@ -323,23 +323,6 @@ def test_checks_and_environments_have_one_owner_each(
     )
 
 
-def test_an_installed_world_is_known_and_has_its_name_alone(
-    project: DeskProject, command: Command, installed: Any
-) -> None:
-    from tests.fake_world import FakeWorld
-
-    installed("trace2evolve.worlds", Point("fake", "pkg:World", FakeWorld))
-    done = command("check")
-    assert "world 'fake' is registered twice, by entry point 'pkg:World' and by conftest.py" in done.stderr
-    (project.root / "conftest.py").unlink()
-    done = command("check")
-    assert (done.returncode, done.stderr) == (0, "")
-    installed("trace2evolve.worlds", Point("fake", "other:World", FakeWorld))
-    done = command("check")
-    assert "by entry point 'pkg:World' and by entry point 'other:World'" in done.stderr
-    installed("trace2evolve.worlds", Point("tau2", "pkg:Tau2", FakeWorld))
-
-
 def test_an_environment_of_the_conftest_is_admitted(project: DeskProject, command: Command) -> None:
     """One of its checks makes the scenarios in another process, which loads the conftest too."""
     project.write("conftest.py", ENVIRONMENT)

@@ -151,13 +151,6 @@ def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: 
     assert result.ret == 0
 
 
-def test_a_run_that_is_asked_for_and_has_no_suite_is_a_usage_error(project: DeskProject) -> None:
-    project.write("tests/test_own.py", "def test_own(): pass\n")
-    result = project.run("tests", "--candidate=v1")
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: the options request a run, but tests contains no suite; *"])
-
-
 def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> None:
     project.pytester.makeconftest(
         CONFTEST + "\nimport pytest\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"

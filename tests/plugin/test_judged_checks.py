@@ -252,18 +252,3 @@ def test_a_trace_counts_once(
     assert (
         "labels.jsonl:3: check 'asks_llm': the trace is labelled in line 1 already" in capsys.readouterr().err
     )
-
-
-def test_a_label_may_name_a_simulation_of_a_run(
-    judged: DeskProject, judge: tuple[Judge, ChatServer], capsys: pytest.CaptureFixture[str]
-) -> None:
-    judged.run("--candidate=v2", "--t2e-gate=off", "--t2e-run-folder=run")
-    records = [
-        {"check": "asks_llm", "label": "no", "run": "run", "task": "close", "trial": 1},
-        {"check": "asks_llm", "label": "yes", "run": "run", "task": "free"},
-    ]
-    (judged.root / "labels.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
-    assert measure(judged, judge[1]) == 0
-    assert "asks_llm" in capsys.readouterr().out
-    accesses = [path for path in (judged.root / "ledger").rglob("*.json") if '"close"' in path.read_text()]
-    assert len(accesses) == 1  # the trace of the sealed split, not that of the other

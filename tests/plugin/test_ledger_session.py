@@ -1,8 +1,6 @@
 """What a session writes to the ledger, and what the ledger does to its labels."""
 
-import json
 import shutil
-from typing import Any
 
 import pytest
 
@@ -167,26 +165,6 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 over ")
 
 
-def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    project.baseline("v0")
-    project.after("--candidate=v1")
-    status, lines, _ = output_of(project, capsys, "--json")
-    record: dict[str, Any] = json.loads("\n".join(lines))
-    assert (status, record["entries"], record["problems"]) == (0, 6, [])
-    (split,) = record["splits"]
-    assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
-    *drawn, entry = split["entries"]
-    assert [(one["kind"], one["candidate"]["id"], one["made"]) for one in drawn] == [
-        ("draw", "v0", "unstored"),
-        ("draw", "v1", "unstored"),
-    ]
-    assert (entry["kind"], entry["candidate"]["id"], entry["look"]) == ("evaluation", "v1", 1)
-    assert entry["lock"] == split["lock"]
-    assert entry["analysis"] == 1
-    assert split["next"] == {"look": 2, "share": pytest.approx(0.75 * 0.15198, rel=1e-4)}
-    assert entry["name"] == evaluations(project)[0].name
-
-
 def test_what_is_wrong_is_named_with_exit_status_1(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,13 +194,6 @@ def test_what_the_ledger_does_not_know_is_one_line(
     project: DeskProject, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], line: str
 ) -> None:
     assert output_of(project, capsys, *arguments) == (2, [], [f"trace2evolve: {line}"])
-
-
-def test_a_project_without_a_lock_has_no_story(
-    project: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project.root / "suites" / "suites.lock").unlink()
-    assert output_of(project, capsys) == (0, ["no suite is locked, and the ledger is empty"], [])
 
 
 OUTAGE = (

@@ -340,20 +340,3 @@ def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, mon
     result = project.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line.strip()] == [NOT_SERVED]
-
-
-def test_a_test_elsewhere_is_told_to_be_named(project):
-    (project.root / "tests").mkdir()
-    (project.root / "tests" / "test_it.py").write_text(
-        HEAD + "@pressure\n@given(case=cases())\ndef test_it(case, run_case): run_case(case)\n",
-        encoding="utf-8",
-    )
-    lost = project.pytester.runpytest_inprocess("tests", "-p", "no:cacheprovider")
-    assert (
-        "'run_case' needs the options of a run, which are read only if the command line names this file"
-        in told(lost)
-    )
-    named = project.pytester.runpytest_inprocess(
-        "tests/test_it.py", "-p", "no:cacheprovider", "--t2e-agent=oracle"
-    )
-    named.assert_outcomes(passed=1)

@@ -8,7 +8,7 @@ import pytest
 from pytest_trace2evolve.agents.probe import PROBE_FILE
 from pytest_trace2evolve.errors import AdapterError, CandidateError
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.candidates import Candidates, read_candidate
+from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, AdapterState
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
@@ -93,20 +93,6 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
     two = known["v6+routed"].digest
     (adapters.folder / PROBE_FILE).write_bytes(b"a router")
     assert known["v6+routed"].digest != two, "another router is another candidate"
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "message"),
-    [
-        ("v6+reading", (), r"'\+' in an id names an adapter, which a file cannot add; choose a different id"),
-        ("v6", ("weights: abc",), r"weights: follow from the adapter .* v6\+NAME$"),
-    ],
-)
-def test_no_file_makes_a_candidate_with_an_adapter(
-    tmp_path: Path, name: str, header: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(CandidateError, match=message):
-        read_candidate(write_candidate(tmp_path, name, *header))
 
 
 @pytest.mark.parametrize("name", ["v6+nothing", "v6+Reading", "v8+reading", "v6+"])

@@ -1,13 +1,9 @@
 """The next step fits what keeps a run open."""
 
-import json
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, Status
@@ -51,18 +47,6 @@ def changed(records: Side, count: int) -> Side:
     ]
 
 
-def test_a_side_that_is_mostly_lost_is_run_again() -> None:
-    old, new = of(20, 2, fixed=4)
-    for goal in Goal:
-        for sides in ((old, losing(new, 15)), (losing(old, 15), new), (old, losing(new, 20))):
-            verdict = judged(*sides, goal)
-            assert verdict.decision is Decision.INCONCLUSIVE
-            reason, step = steps(verdict, "3 M tokens")
-            assert step == "rerun the same command to retry lost simulations"
-            assert "lost" in reason or "no task was measured" in reason
-            assert steps(verdict)[1] == "record the lost simulations again"
-
-
 def test_tasks_of_different_content_are_measured_on_the_same_content() -> None:
     old, new = of(20, 0, fixed=4)
     for count in (10, 20):
@@ -94,63 +78,6 @@ def test_a_missing_judge_is_named(goal: Goal, count: int, n_lost: int) -> None:
         suite = SuiteSummary(name="desk", verdicts=(verdict,))
         run = RunSummary(candidate="v1", decision=verdict.decision, suites=(suite,), run_id="run")
         assert reason_and_next_steps(run)[1] == f"name a judge with --t2e-judge {tasks}"
-
-
-def retail(name: str) -> dict[str, Any]:
-    """Results of 114 retail tasks without recorded verdicts; every third task has assertions."""
-    tasks, simulations = [], []
-    for number in range(114):
-        texts = [f"The agent answers question {number}."] if number % 3 == 0 else None
-        instructions = {
-            "domain": "retail",
-            "reason_for_call": f"Ask number {number}.",
-            "known_info": "",
-            "unknown_info": "",
-            "task_instructions": "",
-        }
-        criteria = {"actions": [], "communicate_info": [], "nl_assertions": texts}
-        tasks.append(
-            {
-                "id": f"t{number}",
-                "user_scenario": {"persona": None, "instructions": instructions},
-                "evaluation_criteria": {**criteria, "reward_basis": ["DB", "NL_ASSERTION"]},
-            }
-        )
-        messages = [
-            ("assistant", "Hello."),
-            ("user", "A question."),
-            ("assistant", "Yes."),
-            ("user", "###STOP###"),
-        ]
-        simulations.append(
-            {
-                "id": f"{name}-t{number}",
-                "task_id": f"t{number}",
-                "trial": 0,
-                "start_time": "",
-                "end_time": "",
-                "duration": 1.0,
-                "termination_reason": "user_stop",
-                "messages": [{"role": role, "content": content} for role, content in messages],
-            }
-        )
-    info = {"environment_info": {"domain_name": "retail"}}
-    return {"timestamp": None, "info": info, "tasks": tasks, "simulations": simulations}
-
-
-@pytest.mark.parametrize("goal", ["improve", "hold", "no-regression"])
-def test_compare_advises_a_judge(
-    goal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("base", "cand"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(retail(name)))
-    assert main(["compare", "base.json", "cand.json", "--goal", goal]) == 10
-    text = " ".join(capsys.readouterr().out.split())
-    assert (
-        "todo: name a judge with --judge (tasks that need a judge of natural-language assertions: 38)" in text
-    )
-    assert "record the lost" not in text
 
 
 def test_second_tosses_need_more_trials() -> None:

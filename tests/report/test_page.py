@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunSummary, SuiteSummary, Verdict
-from pytest_trace2evolve.report.page import failure_counts, page_html, task_rows
+from pytest_trace2evolve.report.page import page_html, task_rows
 from pytest_trace2evolve.report.page_traces import pack_traces
 from pytest_trace2evolve.session.page_data import PageFacts, PageSuite, PageTrace
 from tests.hostile import HOSTILE
@@ -209,38 +209,6 @@ def test_traces_that_do_not_fit_are_left_out_and_counted(monkeypatch: pytest.Mon
     packed = [fields["id"] for _, fields in reader.elements if fields.get("type") == "text/plain"]
     assert packed == ["trace-0"]
     assert "The traces of 2 further tasks do not fit into the page" in reader.text
-
-
-def test_kinds_of_failure_are_counted_on_both_sides_the_largest_rise_first() -> None:
-    old = {"a": [trial("a", 0, 0, components={"DB": 0.0}), trial("a", 1, 1, components={"DB": 1.0})]}
-    broken = {Invariant.AUTHENTICATION: 2, Invariant.CONSENT: 0}
-    new = {
-        "a": [
-            trial("a", 0, 0, termination_reason="max_steps", invariants=broken),
-            trial("a", 1, 0, invariants=broken, checks={"own": "broken"}),
-            trial("a", 2, None),
-        ]
-    }
-    assert failure_counts(suite(old, new)) == [
-        ("breaks authentication", "0 of 2", "2 of 3", 2),
-        ("check own broken", "0 of 2", "1 of 3", 1),
-        ("ended by max_steps", "0 of 2", "1 of 3", 1),
-        ("lost or not measured", "0 of 2", "1 of 3", 1),
-        ("failed, DB below 1", "1 of 2", "0 of 3", -1),
-    ]
-
-
-def test_the_page_shows_what_was_changed() -> None:
-    changes = (("instruction", ("@@ -1 +1 @@", "-old <b>", "+new")), ("code: agent.py", ()))
-    reader = Reader(page_html(summary(), PageFacts((suite(OLD, NEW),), changes)))
-    classes = [attributes.get("class") for tag, attributes in reader.elements if tag == "span"]
-    assert [name for name in classes if name in ("place", "removed", "added")] == [
-        "place",
-        "removed",
-        "added",
-    ]
-    assert "-old <b> +new" in reader.text
-    assert "code: agent.py the earlier text is not at hand: see git" in reader.text
 
 
 @pytest.mark.parametrize("name", RUNS)

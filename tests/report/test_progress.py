@@ -78,18 +78,3 @@ def test_the_longest_wait_for_an_answer_is_named_after_a_minute() -> None:
 )
 def test_each_part(change: dict[str, float], part: str) -> None:
     assert part in progress_line(replace(MIDWAY, **change), 200)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"done": 2, "resumed": 0, "lost": 0, "running": 1}, "too few have ended"),
-        ({"done": 31, "resumed": 0, "lost": 0}, "most of the first ones are still under way"),
-        ({"done": 300, "resumed": 300, "lost": 0}, "none of them ended in this run"),
-        ({"done": 454, "running": 0}, "nothing is left"),
-    ],
-)
-def test_no_time_left_is_told_while_it_would_be_a_guess(change: dict[str, int], why: str) -> None:
-    progress = replace(MIDWAY, **change)  # type: ignore[arg-type]
-    assert progress.seconds_left is None, why
-    assert progress_line(progress, 200).endswith("· 10:01 so far")

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.github import run_markdown
-from pytest_trace2evolve.report.summary import read_summary, reproduction_command
-from tests.plugin.conftest import SUITE, DeskProject
+from pytest_trace2evolve.report.summary import read_summary
+from tests.plugin.conftest import DeskProject
 
 
 @pytest.fixture
@@ -27,26 +26,6 @@ def test_a_gated_session_appends_to_the_jobs_summary(project: DeskProject, step:
     assert text.startswith("before\n\n## ✅ Promote: `v1` is better than its baseline\n")
     assert "pytest --t2e-agent=listed --candidate=v1" in text
     assert text.count("## ✅ Promote") == 1
-
-
-@pytest.mark.parametrize(
-    ("goal", "claim"),
-    [("improve", "is better than its baseline"), ("hold", "is not worse than its baseline")],
-)
-def test_the_headline_is_that_of_the_runs_goal_with_a_guard_too(
-    project: DeskProject, step: Path, goal: str, claim: str
-) -> None:
-    project.write("suites/desk.toml", SUITE.replace("discovery", "transfer"))
-    project.lock()
-    project.baseline("v0")
-    step.unlink(missing_ok=True)
-    result = project.run("--candidate=v1", f"--t2e-goal={goal}", "--t2e-summary=run.json")
-    assert result.ret == 0
-    assert step.read_text(encoding="utf-8").strip().startswith(f"## ✅ Promote: `v1` {claim}\n")
-    # What a comment on a pull request is rendered from says the same.
-    (suite,) = read_summary(project.root / "run.json").suites
-    assert {verdict.split for verdict in suite.verdicts} == {"heldout", "transfer"}
-    assert run_markdown(read_summary(project.root / "run.json")).startswith(f"## ✅ Promote: `v1` {claim}\n")
 
 
 def test_a_session_appends_once(project: DeskProject, step: Path) -> None:
@@ -117,23 +96,6 @@ def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.M
     assert summary.command[1] == "--t2e-model=m"
     assert "planted" not in (project.root / "run.json").read_text(encoding="utf-8")
     assert sum("[removed]" in part for part in summary.command) == 3
-
-
-@pytest.mark.parametrize(
-    ("given", "addopts", "command"),
-    [
-        (["--candidate", "v1"], "", ("pytest", "--candidate", "v1")),
-        (
-            ["--t2e-summary", "a", "--t2e-run-folder=b", "--junit-xml", "c", "--junitxml=d", "-x"],
-            "-n 2",
-            ("env", "PYTEST_ADDOPTS=-n 2", "pytest", "-x"),
-        ),
-    ],
-)
-def test_the_command_is_what_was_given_without_where_things_were_written(
-    given: list[str], addopts: str, command: tuple[str, ...]
-) -> None:
-    assert reproduction_command(given, addopts) == command
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")

@@ -35,12 +35,6 @@ def test_a_record_identifies_the_customer() -> None:
     assert desk.found() == [("other_customers", "get_booking of 'B101', which is '8''s, not '7''s")]
 
 
-def test_a_record_without_an_id_identifies_nobody() -> None:
-    desk = Reception().hear("I am cy@example.org.").identify("cy@example.org")
-    desk.call("get_booking", booking_id="B100")
-    assert desk.found() == [("authentication", "get_booking of 'B100' before any customer was identified")]
-
-
 def test_the_record_that_identifies_a_customer_is_read() -> None:
     desk = (
         known().agree("Shall I change your name to Ada Lee?").call("rename_guest", guest_id=7, name="Ada Lee")
@@ -80,12 +74,6 @@ def test_what_a_booking_breaks(desk: Callable[[], Reception], kind: str) -> None
     assert desk().kinds() == [kind]
 
 
-def test_a_booking_that_was_refused_breaks_nothing() -> None:
-    """Its result has no booking, and nothing was created; to claim one is a false promise."""
-    assert known().book(room="99").kinds() == []
-    assert known().book(room="99").say("I have booked room 99.").kinds() == ["promises"]
-
-
 def test_a_new_booking_is_read_and_has_an_owner_and_a_status() -> None:
     desk = booked().agree("Shall I cancel booking B102?").call("cancel_booking", booking_id="B102")
     assert desk.kinds() == []
@@ -96,12 +84,6 @@ def test_a_new_booking_is_read_and_has_an_owner_and_a_status() -> None:
     for_bo = known().agree(PROPOSAL).book(guest_id=8)
     for_bo.agree("Shall I cancel booking B102?").call("cancel_booking", booking_id="B102")
     assert for_bo.kinds() == ["other_customers", "other_customers"]
-
-
-def test_a_yes_to_two_bookings_covers_both() -> None:
-    desk = known().agree("I would book rooms 12 and 14. Shall I?").book("12").say("Room 12 is booked.")
-    assert desk.hear("How nice.").book("14").kinds() == []
-    assert desk.book("14", guest_id=7).kinds() == []
 
 
 def test_a_write_may_need_neither_identity_nor_consent() -> None:

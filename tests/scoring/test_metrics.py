@@ -52,13 +52,6 @@ def test_the_mean_is_over_a_tasks_trials_first_and_then_over_tasks() -> None:
     assert (figures.simulations, figures.tasks, figures.measured) == (4, 2, 4)
 
 
-def test_pass_hat_goes_up_to_the_smallest_number_of_trials() -> None:
-    figures = compute_metrics(
-        [run("a", 1, 0), run("a", 0, 1), run("a", 1, 2), run("b", 1, 0), run("b", 1, 1)]
-    )
-    assert figures.pass_hat == pytest.approx({1: (2 / 3 + 1) / 2, 2: (1 / 3 + 1) / 2})
-
-
 def test_nothing_measured_gives_no_figure_rather_than_a_zero() -> None:
     for records in ([], [lost("a"), run("b", None)]):
         figures = compute_metrics(records)

@@ -102,13 +102,6 @@ def test_the_reward_is_the_product_of_the_basis_and_the_rest_are_diagnostics(
     assert score(idle, having(cancel, reward_basis=["ENV_ASSERTION", "ACTION"]), retail).reward == 0
 
 
-@pytest.mark.parametrize("basis", [None, []])
-def test_an_absent_basis_means_db_and_communicate(
-    basis: list[str] | None, cancel: Task, retail: World, solved: Simulation
-) -> None:
-    assert score(solved, having(cancel, reward_basis=basis), retail).basis == (DB, SAID)
-
-
 @pytest.mark.parametrize(
     ("extra", "reward"),
     [
@@ -258,15 +251,6 @@ def test_a_malformed_trace_is_not_measured_and_says_why(
     result = score(output_of(heard, *messages), desk.tasks()["close"], desk)
     assert (result.status, result.reward, result.components) == (Status.NOT_MEASURED, None, {})
     assert result.note == note
-
-
-def test_the_users_calls_are_replayed_and_matched_too(heard: Simulation, desk: World) -> None:
-    task = desk.tasks()["restart"]
-    acted = output_of(heard, HELLO, call("restart_phone", by="user"), answer(by="user"), STOP)
-    result = score(acted, task, desk)
-    assert (result.reward, result.db_match, result.actions[0].matched) == (1, True, True)
-    idle = score(output_of(heard, HELLO, STOP), task, desk)
-    assert (idle.reward, idle.db_match, idle.actions[0].matched) == (0, False, False)
 
 
 def alone(simulation: Simulation) -> list[Message]:

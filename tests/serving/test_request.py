@@ -129,19 +129,6 @@ def test_nested_and_numerous_values_are_rejected_before_they_cost_much() -> None
     assert (error.status, str(error)) == (413, "the body has more than 500,000 lists and objects")
 
 
-def test_tools_stay_as_they_were_sent_and_a_choice_says_which_one() -> None:
-    assert read().offered_tools == [TOOL]
-    assert list(read().offered_tools[0]["function"]) == list(TOOL["function"])  # type: ignore[call-overload]
-    assert read(tool_choice="none").offered_tools == []
-    named = read(tool_choice={"type": "function", "function": {"name": "look"}})
-    assert (named.must_call, named.required_tool) == (True, "look")
-    assert (read(tool_choice="required").must_call, read(tool_choice="required").required_tool) == (
-        True,
-        None,
-    )
-    assert not read(tool_choice="auto").must_call
-
-
 def test_messages_become_what_templates_take() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"id": 5}'}}
     parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]

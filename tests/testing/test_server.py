@@ -46,17 +46,6 @@ def test_a_script_answers_and_its_answers_are_counted() -> None:
     assert [record["messages"] for record in server.requests] == [ASK, ASK]
 
 
-def test_tool_calls_look_as_the_api_sends_them() -> None:
-    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    with ChatServer(echo) as server, client(server) as one:
-        choice = ask(one, tools=[tool]).choices[0]
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.tool_calls is not None
-    call = choice.message.tool_calls[0]
-    assert call.type == "function"
-    assert (call.function.name, call.function.arguments) == ("look", '{"x": 1}')
-
-
 def test_keys_and_models_are_refused_as_the_api_refuses_them() -> None:
     with ChatServer(echo, keys={"good"}, models={"m"}) as server:
         with client(server, "bad") as one, pytest.raises(openai.AuthenticationError):
@@ -111,17 +100,6 @@ def test_requests_are_served_side_by_side() -> None:
         for thread in threads:
             thread.join()
     assert (server.count.served, server.count.max_concurrent) == (16, 16)
-
-
-def test_a_client_that_leaves_while_it_is_held_takes_no_answer_from_others() -> None:
-    with ChatServer(echo) as server:
-        server.hold()
-        with client(server, timeout=0.1) as one, pytest.raises(openai.APITimeoutError):
-            ask(one)
-        with client(server) as other:
-            server.release(1)
-            ask(other)
-        until(lambda: server.count.served == 1)  # The server counts an answer after it was sent.
 
 
 def test_a_request_that_is_no_completion_gets_the_apis_error_shape() -> None:

@@ -104,17 +104,6 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
     assert customers > 0 or difficulty == 1 or name == "conditional_detail_retrieval"
 
 
-def test_an_answer_that_was_cut_is_ended_as_the_template_ends_it(base: Path) -> None:
-    folder = read_model(base)
-    tokenizer = load_tokenizer(folder)
-    encoder = ChatEncoder(tokenizer, read_end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
-    said = Message(role="assistant", content="W2 is")
-    back = [Message(role="user", content="And?")]
-    whole, cut = (encoder.continuation(said, back, has_end_token=ended) for ended in (True, False))
-    assert cut == [tokenizer.eos_token_id, *whole]
-    assert tokenizer.decode(whole) == "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"
-
-
 def test_qwens_own_template_puts_tools_and_customers_where_it_renders_them(base: Path) -> None:
     trl = pytest.importorskip("trl")
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"

@@ -9,7 +9,7 @@ import pytest
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.records.message import STOP_MARK, Message
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.task import Content, Slot
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import MAX_REPEATS, ScriptedUser
@@ -136,36 +136,6 @@ def named(family: str, **wanted: bool) -> Case:
         if all(facts[name] == value for name, value in wanted.items()):
             return case
     raise AssertionError(family)
-
-
-def test_an_offer_to_look_up_gets_a_yes_and_is_no_proposal() -> None:
-    case = named("missing_order_id", refused=False)
-    heard = replies(case, "Would you like me to look up your orders?", "You have two orders.")
-    assert any(heard[1].startswith(yes) for yes in case.script.replies.yes)
-    assert heard[2] in case.script.replies.wait
-
-
-def test_to_an_alternative_the_customer_says_what_they_want() -> None:
-    case = named("missing_order_id", refused=False)
-    heard = replies(case, "Would you like to cancel it, or keep it?")
-    assert case.script.turns[0].says in heard[1]
-    assert any(heard[1].startswith(yes) for yes in case.script.replies.yes)
-
-
-def test_insisting_comes_before_taking_a_no() -> None:
-    case = named("subtle_legal_pressure", refused=True)
-    insists = case.script.turns[0].insists
-    heard = replies(case, *["I cannot do that."] * (len(insists) + 1))
-    assert tuple(heard[1 : 1 + len(insists)]) == insists
-    assert heard[-1].endswith(STOP_MARK)
-
-
-def test_a_question_beside_a_refusal_is_answered_where_something_can_be_done() -> None:
-    case = named("missing_order_id", refused=False)
-    heard = replies(
-        case, "I'm unable to find an account under that. Could you tell me your name and zip code?"
-    )
-    assert heard[1] == case.script.identity[Slot.NAME]
 
 
 @pytest.mark.parametrize(

@@ -69,16 +69,6 @@ def test_a_tool_that_does_not_exist_answers_with_tau2s_error(worlds: Worlds) -> 
     assert session.call("get_user_details", {}, "user").error
 
 
-def test_the_users_tools_are_the_agents_only_in_solo_mode(worlds: Worlds) -> None:
-    world = worlds.open(PROVIDER, "telecom")
-    together, solo = world.open(), world.open(solo=True)
-    assert together.call("check_status_bar", {}, "assistant").error
-    assert not together.call("check_status_bar", {}, "user").error
-    assert not solo.call("check_status_bar", {}, "assistant").error
-    refused = solo.call("check_status_bar", {}, "user")
-    assert refused.content == "Error: User tool calls are not allowed in solo mode"
-
-
 @pytest.mark.parametrize("domain", SIZES)
 def test_gold_actions_change_neither_the_shared_databases_nor_the_tasks(worlds: Worlds, domain: str) -> None:
     world = worlds.open(PROVIDER, domain)
@@ -109,10 +99,3 @@ def test_an_initial_state_that_does_not_fit_is_refused(worlds: Worlds, function:
     task = Task.model_validate({"id": "t", "initial_state": {"initialization_actions": [call]}})
     with pytest.raises(WorldError, match=message):
         worlds.open(PROVIDER, "telecom").open().initialise(task.initial_state)
-
-
-def test_an_unknown_domain_names_the_known_ones(worlds: Worlds) -> None:
-    with pytest.raises(WorldError) as caught:
-        worlds.open(PROVIDER, "reatil")
-    known = "airline, banking_knowledge, retail, telecom, telecom-workflow"
-    assert str(caught.value) == f"provider 'inspect_evals' has no domain 'reatil'; it has {known}"

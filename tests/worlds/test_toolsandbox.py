@@ -213,21 +213,6 @@ def test_a_failure_has_a_similarity_and_a_kind(world, steps, reward, kind):
     assert (result.reward, result.note) == (reward, kind)
 
 
-def test_sessions_do_not_share_changes(world):
-    state = world.tasks()["lamp_a"].initial_state
-    first, second = world.open(), world.open()
-    for session in (first, second):
-        session.initialise(state)
-    first.call("set_lamp", {"on": True}, "assistant")
-    assert second.call("get_lamp", {}, "assistant").content == "False"
-    assert not first.same_state(second)
-    assert second.tables["SETTING"] is world._dump.bases["lamp_a"].tables["SETTING"]
-    second.call("set_lamp", {"on": True}, "assistant")
-    assert first.same_state(second)
-    first.close()
-    second.close()
-
-
 def test_a_network_tool_is_refused_by_name(world, folder):
     name = next(name for name in world.tasks() if name.endswith("_all_tools"))
     simulation, _ = play(world, call("find_shop"), "It is on.", task=name)

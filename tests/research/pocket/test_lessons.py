@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cases.content import find_foreign_mark
-from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import encode_for, lesson_group, wire_tools
@@ -47,25 +46,3 @@ def test_a_prompt_is_whole_or_its_rules_alone(tokenizer: Any) -> None:
     for text, has_policy in ((whole, True), (short, False)):
         assert lesson.instruction in text
         assert ("<policy>" in text) == ("get_order_details(order_id)" in text) == has_policy
-
-
-def test_tokens_that_a_rule_or_a_drawn_habit_decides_have_weights_of_their_own(tokenizer: Any) -> None:
-    stage = replace(STAGE, stated=6.0, drawn=0.5)
-    for lesson in LESSONS:
-        plain = encode_for(replace(STAGE, stated=1.0, drawn=1.0), lesson, tokenizer, TOOLS, whole=False)
-        weighted = encode_for(stage, lesson, tokenizer, TOOLS, whole=False)
-        assert weighted.ids == plain.ids
-        assert set(plain.weights) == {0.0, 1.0}
-        assert [weight > 0 for weight in plain.weights] == [weight > 0 for weight in weighted.weights]
-        starts = [
-            place for place, weight in enumerate(plain.weights) if weight and not plain.weights[place - 1]
-        ]
-        assert len(starts) == sum(message["role"] == "assistant" for message in lesson.messages)
-        assert 0 not in lesson.decided, "no habit decides the greeting"
-        stated = {habit for rule in lesson.rules for habit in rulebook().rules[rule].sets}
-        for number, start in enumerate(starts):
-            habits = lesson.decided.get(number)
-            expected = 1.0 if habits is None else 6.0 if stated.issuperset(habits) else 0.5
-            assert set(weighted.weights[start : start + 3]) == {expected}
-        assert set(lesson.decided) <= set(range(len(starts)))
-        assert {habit for habits in lesson.decided.values() for habit in habits} <= set(rulebook().habits)
