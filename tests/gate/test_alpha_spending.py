@@ -1,5 +1,6 @@
 """The tests of a sealed split, their analyses, and the level of each."""
 
+import itertools
 import json
 import math
 from typing import Any
@@ -171,6 +172,17 @@ def test_an_analysis_of_no_test_is_no_entry() -> None:
 
 def fresh(decision: Decision) -> Verdict:
     return Verdict(decision=decision, policy="calibrated", goal=Goal.IMPROVE, label=Label.CLEAN)
+
+
+@pytest.mark.parametrize(("recorded", "now"), [*itertools.product(Decision, Decision)])
+def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decision, now: Decision) -> None:
+    look = spending_of([judged(decision=recorded)], claim("v1"))
+    verdict = combine_with_ledger(fresh(now), look)
+    assert verdict.decision is min(recorded, now, key=lambda one: one.rank)
+    message = (
+        f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
+    )
+    assert verdict.reason.startswith(f"{message} counts")
 
 
 def test_a_continued_test_says_what_it_continues() -> None:
