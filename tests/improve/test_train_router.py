@@ -1,6 +1,7 @@
 """`trace2evolve train-router`: the file it writes, what it prints, and what it refuses."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ ONE, TWO = "precondition_verification", "tool_calling_precision"
 def test_openings_have_each_label_equally_often_and_held_out_ones_are_others() -> None:
     environments = Environments()
     held_out = list(make_openings(environments, 5, Content.HELDOUT))
+    trained = Counter(label for label, _ in make_openings(environments, 5, Content.TRAIN))
+    assert trained == dict.fromkeys(environments.names, 6) | {NO_CAPABILITY: 5 + 8}, "cases of 14 families"
     labels = [*environments.names, NO_CAPABILITY]
     assert [label for label, _ in held_out] == [label for label in labels for _ in range(5)]
     assert all(text for _, text in held_out)
@@ -93,7 +96,7 @@ def test_a_router_of_the_embedded_model_knows_a_projects_environments(
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "load_module_offers", lambda root, worlds: {"parcel_tracing": own})
-    monkeypatch.setattr(routing, "TRAINING_OPENINGS", 20)
+    monkeypatch.setattr(routing, "TRAINING_OPENINGS", 30)
     assert main(["train-router", "-ot2e_openings=6", "--json"]) == 0
     message = json.loads(capsys.readouterr().out)
     labels = (*Environments().names, "parcel_tracing", NO_CAPABILITY)

@@ -194,7 +194,7 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
 def train_router(options: argparse.Namespace) -> int:
     """Train the router, write its file, and print its accuracy on held-out openings."""
     from pytest_trace2evolve.agents.probe import PROBE_FILE, write_probe
-    from pytest_trace2evolve.improve.routing import HELD_OUT_OPENINGS, TRAINING_OPENINGS, train_router
+    from pytest_trace2evolve.improve.routing import HELD_OUT_OPENINGS, train_router
     from pytest_trace2evolve.report.improvement import routing_json, routing_text
     from pytest_trace2evolve.serving.folder import folder_digest, read_model
     from pytest_trace2evolve.utils.optional import require
@@ -204,10 +204,8 @@ def train_router(options: argparse.Namespace) -> int:
     require("torch", extra="local")
     project = nearest_project(options)
     held_out = options.openings or HELD_OUT_OPENINGS
-    with contextlib.closing(environments_of(project)) as environments:
-        count = (TRAINING_OPENINGS + held_out) * (len(environments.names) + 1)
-        with progress_bar("reading", count) as update:
-            matrix, confusion = train_router(base, environments, held_out, on_progress=update)
+    with contextlib.closing(environments_of(project)) as environments, progress_bar("reading", 1) as update:
+        matrix, confusion = train_router(base, environments, held_out, on_progress=update)
     path = (Path.cwd() if project is None else project.root) / "adapters" / PROBE_FILE
     write_probe(path, matrix, confusion.labels, folder_digest(base.path))
     print(f"{path}: trained on {base.name}", file=sys.stderr)

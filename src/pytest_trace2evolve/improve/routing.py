@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.probe import label_logprobs
 from pytest_trace2evolve.agents.router import choose_adapter
-from pytest_trace2evolve.cases.case import PRESSURE, generate
+from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, generate
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, wilson
@@ -25,26 +25,24 @@ HELD_OUT_OPENINGS = 50
 PENALTY = 100.0
 """Weight of the squared slopes, of standardized features, next to the squared errors of all openings."""
 
-MIN_SCALE = 1e-3
-"""Added to the standard deviation of a feature, because some features hardly vary."""
 
-Opening = tuple[str, str]
-"""The capability that a scenario exercises, and its customer's first words."""
+def make_openings(environments: Environments, count: int, content: Content) -> Iterator[tuple[str, str]]:
+    """Yield labels and customers' first words, `count` of each label.
 
-
-def make_openings(environments: Environments, count: int, content: Content) -> Iterator[Opening]:
-    """Yield `count` openings of each label.
-
-    The openings of a capability come from its environment. Those of `NO_CAPABILITY` come from cases of the
-    six families of pressure, which require no capability.
+    Those of a capability come from its environment. Those of `NO_CAPABILITY` come from cases of the six
+    families of pressure, which require no capability. Training content has further cases, of all families.
     """
     for name in environments.names:
         environment = environments.environment(name, EASIEST, content)
         for seed in range(count):
             messages = environment.reset(seed)
             yield name, next((one.text for one in messages if one.role == "user" and one.text), "")
-    for case in generate(f"routing/{content.value}", count, content, tuple(PRESSURE)):
-        yield NO_CAPABILITY, case.script.turns[0].says
+    cases = list(generate(f"routing/{content.value}", count, content, tuple(PRESSURE)))
+    if content is Content.TRAIN:  # whole tasks begin otherwise than an environment's scenarios
+        cases += generate("routing", count // 5 * len(FAMILIES), content)
+    for case in cases:
+        family = case.script.family
+        yield family if family in environments.names else NO_CAPABILITY, case.script.turns[0].says
 
 
 def train_router(
@@ -52,14 +50,13 @@ def train_router(
     environments: Environments,
     held_out: int = HELD_OUT_OPENINGS,
     *,
-    training: int = TRAINING_OPENINGS,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int, str, int], None] = lambda done, text, total: None,
 ) -> tuple[Any, ConfusionMatrix]:
     """Train a router, and compare its choices on held-out openings with their labels.
 
     Args:
-        held_out, training: Numbers of openings per label.
-        on_progress: Gets the number of openings that were read.
+        held_out: The number of held-out openings per label.
+        on_progress: Gets the number of openings that were read, an empty text, and the number of all.
 
     Returns:
         The probe's matrix, and the table. The order of labels is that of the table.
@@ -77,12 +74,14 @@ def train_router(
     labels = (*environments.names, NO_CAPABILITY)
     targets: list[list[int]] = [[], []]
     features: list[list[Any]] = [[], []]
-    for part, (count, content) in enumerate(((training, Content.TRAIN), (held_out, Content.HELDOUT))):
-        for label, text in make_openings(environments, count, content):
+    known = list(make_openings(environments, TRAINING_OPENINGS, Content.TRAIN))
+    unseen = list(make_openings(environments, held_out, Content.HELDOUT))
+    for part, openings in enumerate((known, unseen)):
+        for label, text in openings:
             tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]
             features[part].append(model.read_states(tokens))
             targets[part].append(labels.index(label))
-            on_progress(sum(map(len, targets)))
+            on_progress(sum(map(len, targets)), "", len(known) + len(unseen))
     matrix = fit(torch.stack(features[0]), torch.tensor(targets[0]), len(labels))
     own = {label: label for label in labels}
     choices = [
@@ -105,7 +104,7 @@ def fit(features: Any, targets: Any, label_count: int) -> Any:
     """
     import torch
 
-    means, scales = features.mean(0), features.std(0) + MIN_SCALE
+    means, scales = features.mean(0), features.std(0) + 1e-3  # some features hardly vary
     inputs = ((features - means) / scales).double()
     labels = torch.nn.functional.one_hot(targets, label_count).double()
     # In the dual form, because large models have more features than there are texts.
