@@ -1,7 +1,4 @@
-"""Suites as pytest items: one collector for each file and split, and one item for each task.
-
-They stay in the controller: an xdist worker collects none.
-"""
+"""Suites as pytest items of the controller: a collector for each file and split, an item for each task."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
