@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.confirm import fresh_result
+from pytest_trace2evolve.gate.confirm import fresh_result, without_second_tosses
 from pytest_trace2evolve.gate.decide import GateInput, decide
-from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.score import Status

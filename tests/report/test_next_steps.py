@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from pytest_trace2evolve.gate.losses import without_second_tosses
+from pytest_trace2evolve.gate.confirm import without_second_tosses
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunSummary, SuiteSummary, Verdict

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def _print_records(
 ) -> int:
     """Print records as a table or JSON, and report damaged records on standard error."""
     if as_json:
-        print(json.dumps({key: [record.to_json() for record in records]}, indent=2))
+        print(json.dumps({key: [asdict(record) for record in records]}, indent=2))
     else:
         print(render_table(records) if records else empty_text)
     errors = [record.error for record in records if record.error]

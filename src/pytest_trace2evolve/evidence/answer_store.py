@@ -1,4 +1,8 @@
-"""Answers of models by key: in an SQLite file that processes share, or in a cassette that is played back."""
+"""Models' answers by key: in an SQLite file that processes share, or in a cassette that is played back.
+
+Each answer is a transaction in the file's write-ahead log, so it is stored whole or not at all. A cassette
+holds JSON lines in a fixed order, without times and requests, so the same answers give the same file.
+"""
 
 import json
 import os

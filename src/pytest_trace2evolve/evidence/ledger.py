@@ -1,4 +1,8 @@
-"""The ledger: a folder with one small file per entry; and comparisons of traces and promotions with it."""
+"""The ledger: a folder with one small file per entry, which has its digest as name and lists its parents.
+
+Reading reports entries that are damaged, and missing entries that a later one names. Files never change, so
+two branches that both added entries merge without conflict. The next entry names both heads.
+"""
 
 import contextlib
 import os
@@ -270,16 +274,11 @@ def _repository_digest(folder: Path) -> str | None:
 
     None without git, before the first commit, or in a shallow clone.
     """
-    if _run_git(folder, "rev-parse", "--is-shallow-repository") != "false":
+    if git_text(folder, "rev-parse", "--is-shallow-repository") != "false\n":
         return None
-    commits = _run_git(folder, "rev-list", "--max-parents=0", "HEAD")
-    prefix = _run_git(folder, "rev-parse", "--show-prefix")
-    return digest([min(commits.split()), prefix]) if commits and prefix is not None else None
-
-
-def _run_git(folder: Path, *arguments: str) -> str | None:
-    text = git_text(folder, *arguments)
-    return None if text is None else text.strip()
+    commits = git_text(folder, "rev-list", "--max-parents=0", "HEAD")
+    prefix = git_text(folder, "rev-parse", "--show-prefix")
+    return digest([min(commits.split()), prefix.strip()]) if commits and prefix is not None else None
 
 
 VERDICT_NAME = "verdict.json"
@@ -311,7 +310,7 @@ def check_traces(entries: Iterable[DatedEntry], run: str, path: Path) -> None:
     Raises:
         ResultsError: the traces were changed.
     """
-    traces = _traces_of(entries, run)
+    traces = traces_of(entries, run)
     if not traces or (found_digest := traces_digest(path)) in {entry.digest for entry in traces}:
         return
     entry = traces[-1]
@@ -319,10 +318,6 @@ def check_traces(entries: Iterable[DatedEntry], run: str, path: Path) -> None:
         f"{path}: was edited: its traces have digest {found_digest}, but run {run} recorded "
         f"{entry.digest} ({_entry_text(entry)}); restore it, or run it again"
     )
-
-
-def knows_traces(entries: Iterable[DatedEntry], run: str) -> bool:
-    return bool(_traces_of(entries, run))
 
 
 def knows_evidence(entries: Iterable[DatedEntry], suite: str, evidence: Evidence) -> bool:
@@ -389,5 +384,5 @@ def _entry_text(entry: DatedEntry) -> str:
     return f"{entry.at:%Y-%m-%d}, ledger entry {entry.name}"
 
 
-def _traces_of(entries: Iterable[DatedEntry], run: str) -> list[TracesEntry]:
+def traces_of(entries: Iterable[DatedEntry], run: str) -> list[TracesEntry]:
     return [entry for entry in entries if isinstance(entry, TracesEntry) and entry.run == run]

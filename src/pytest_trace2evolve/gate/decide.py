@@ -161,7 +161,7 @@ class GateInput:
             draws lower the level of the claim, never the level of harm; `analysis` counts them already.
         stage: The stage, if there are several with growing numbers of trials.
         lost_tasks: The side of each task that loses a simulation repeatedly; nothing is promoted with any.
-        bounded_pairs: `pairs` with suspicious second tosses marked as lost (see `losses`); None without any.
+        bounded_pairs: `pairs` with suspicious second tosses marked as lost; None without any.
             A promotion must also hold with these at their worst.
         contradiction: How fresh trials of the baseline contradict its recorded trials; empty if they do not.
     """

@@ -17,7 +17,6 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     GuardAnswer,
     Label,
-    NeededEvidence,
     RunSummary,
     SideFigures,
     SuiteSummary,
@@ -118,12 +117,15 @@ def comparison_summary(comparison: "Comparison", *, is_verbose: bool = True) -> 
 def comparison_text(comparison: "Comparison", *, is_verbose: bool = False) -> str:
     """Render the report of `trace2evolve compare`, with the figures of every check if `is_verbose` is set."""
     verdict, console = comparison.verdict, make_terminal_console(stream_width=REPORT_COLUMNS)
-    summary = comparison_summary(comparison, is_verbose=is_verbose)
-    page = Page(width=console.width, has_colour=console.is_terminal)
-    sides = [("baseline", verdict.baseline), ("candidate", verdict.candidate)]
-    _print_body(page, summary, (), sides, is_verbose=is_verbose)
-    _print_conclusion(page, summary, None if verdict.decision is None else EXIT_STATUS[verdict.decision])
-    return page.text
+    return run_report(
+        comparison_summary(comparison, is_verbose=is_verbose),
+        (),
+        width=console.width,
+        has_colour=console.is_terminal,
+        verbosity=int(is_verbose),
+        exit_status=None if verdict.decision is None else EXIT_STATUS[verdict.decision],
+        sides=[("baseline", verdict.baseline), ("candidate", verdict.candidate)],
+    )
 
 
 def run_report(
@@ -134,6 +136,7 @@ def run_report(
     has_colour: bool,
     verbosity: int = 0,
     exit_status: int | None = None,
+    sides: Sequence[tuple[str, SideFigures]] = (),
 ) -> str:
     """Render the report of a run.
 
@@ -144,14 +147,14 @@ def run_report(
         has_colour: Whether the terminal shows colours.
         verbosity: Below 0, the report contains only the verdict; above 0, also the figures of every check.
         exit_status: The exit status of the process; None if it is not known.
+        sides: The figures of both sides, with their titles.
     """
     page = Page(width=width, has_colour=has_colour)
     if verbosity >= 0:
         has_several_suites = len(summary.suites) > 1
-        titled_metrics = [
-            (_split_name(suite if has_several_suites else "", split), metrics)
-            for suite, split, metrics in figures
-        ]
+        titled_metrics: list[tuple[str, Metrics | SideFigures]] = [*sides]
+        for suite, split, metrics in figures:
+            titled_metrics.append((_split_name(suite if has_several_suites else "", split), metrics))
         _print_body(page, summary, figures, titled_metrics, is_verbose=verbosity > 0)
     _print_conclusion(page, summary, exit_status)
     if summary.page:
@@ -495,19 +498,14 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
     ):
         _print_names(page, title, names)
     for needed in verdict.settling:
-        page.print_line(f"{needed.check}: {open_check_text(needed)}", label="   ")
+        is_possible = needed.trials is not None or needed.tasks is not None
+        prefix = "an effect like this one would be settled by " if is_possible else ""
+        page.print_line(f"{needed.check}: {prefix}{needed_evidence_text(needed)}", label="   ")
     if verdict.look is not None and verdict.split:
         page.print_line(
             f"the next candidate is test {verdict.look + 1} of {verdict.split}, at a stricter level",
             label="   ",
         )
-
-
-def open_check_text(needed: NeededEvidence) -> str:
-    """Describe the evidence that would settle an open check, or why no evidence would."""
-    remedies = needed_evidence_text(needed)
-    has_no_remedy = needed.trials is None and needed.tasks is None
-    return remedies if has_no_remedy else f"an effect like this one would be settled by {remedies}"
 
 
 def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) -> None:

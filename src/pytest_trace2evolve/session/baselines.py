@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
@@ -287,10 +287,6 @@ class BaselineFacts:
     replaces: str | None = None
     replaces_name: str | None = None
     promoted_from: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented JSON form."""
-        return {**asdict(self), "trials": list(self.trials), "changed": list(self.changed)}
 
 
 def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> BaselineFacts:

@@ -53,20 +53,16 @@ class ProjectLedger:
 
     Attributes:
         entries: All entries, oldest first.
-        root: The name of the root that the entries chain to.
         problems: The problems of the ledger, one line each. While there are any, no label is clean, and
             nothing is promoted on a sealed split.
-        damaged_entries: The entries that have a problem; see `History`.
     """
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._ledger = Ledger(project.ledger_folder)
-        history = self._ledger.read()
-        self.entries: Sequence[DatedEntry] = history.entries_by_time
-        self.root = history.root
-        self.damaged_entries = history.damaged_digests
-        self.problems = history.problems
+        self._history = self._ledger.read()
+        self.entries: Sequence[DatedEntry] = self._history.entries_by_time
+        self.problems = self._history.problems
 
     def label(
         self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
@@ -93,7 +89,7 @@ class ProjectLedger:
     def lost_entries(self) -> int:
         """The number of entries that are missing or unreadable; each may have been a test."""
         known_names = {entry.name for entry in self.entries}
-        return len(self.damaged_entries.keys() - known_names - {self.root})
+        return len(self._history.damaged_digests.keys() - known_names - {self._history.root})
 
     @property
     def damage_text(self) -> str:
@@ -120,7 +116,7 @@ class ProjectLedger:
         locks |= {lock.digest for lock in self._project.lock.suites.values()}
         fields = {
             "problems": self.problems,
-            "files": dict(self.damaged_entries),
+            "files": dict(self._history.damaged_digests),
             "lost": self.lost_entries,
             "locks": tuple(sorted(locks)),
         }

@@ -1,4 +1,8 @@
-"""Gathers what a report page or an export shows of a run or a comparison."""
+"""Gathers what a report page or an export shows of a run or a comparison.
+
+Traces of sealed splits are read only for an export that asks for them. Before a trace of a task is shown, the
+access is recorded if the ledger records accesses to its split.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,7 +12,6 @@ from pytest_trace2evolve.engine.factories import (
     supports_solo,
 )
 from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
-from pytest_trace2evolve.evidence.answer_store import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check
@@ -133,8 +132,7 @@ def make_plan(
         prices = read_prices(project.root / PRICES_NAME)
         live = models_of(candidate, live_without_adapter, project.adapters, prices)
         options = replace(options, live=live)
-        _check_cluster(options)
-        _check_routes(options, selected_suites)
+        _check_models(options, selected_suites)
     agent_names = resources.agent_names
     agents = {
         suite.name: "" if is_listing else _agent_name(options, suite, agent_names, recorded_runs)
@@ -394,15 +392,13 @@ def _check_prices(options: Options, project: Project) -> None:
             )
 
 
-def _check_cluster(options: Options) -> None:
+def _check_models(options: Options, suites: Sequence[Suite]) -> None:
     if options.ray is not None and options.live is not None and options.live.function is not None:
         raise ConfigError(
             f"agent {options.live.function.path!r} runs in processes of this machine, which --t2e-ray cannot "
             "move to a cluster; omit --t2e-ray, or provide the agent with the hook pytest_t2e_agents"
         )
 
-
-def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
     solo_suite = next((suite.name for suite in suites if suite.solo), None)
     if solo_suite is not None and options.live is not None and options.live.routes is not None:
         raise ConfigError(
@@ -499,22 +495,18 @@ def _select_suites(
         project.suite_path(name)
     suites = [project.suite(name) for name in names if not options.suites or name in options.suites]
     if options.live is not None and options.live.cassette is not None:
-        return _cassette_suites(suites, options.live.cassette, are_named=bool(options.suites))
+        cassette = options.live.cassette
+        recorded_suites = cassette.header.suites
+        missing = [suite.name for suite in suites if suite.name not in recorded_suites]
+        if missing and (options.suites or len(missing) == len(suites)):
+            raise ConfigError(
+                f"cassette {cassette.path} was recorded without suite {missing[0]!r}; "
+                f"it holds {', '.join(recorded_suites)}"
+            )
+        return [suite for suite in suites if suite.name in recorded_suites]
     if recorded_runs and not options.suites:
         return [suite for suite in suites if suite.mode in recorded_runs]
     return suites
-
-
-def _cassette_suites(suites: Sequence[Suite], cassette: Cassette, *, are_named: bool) -> list[Suite]:
-    """Return the suites that a cassette holds; `are_named` requires it to hold all of them."""
-    recorded_suites = cassette.header.suites
-    missing_suites = [suite.name for suite in suites if suite.name not in recorded_suites]
-    if missing_suites and (are_named or len(missing_suites) == len(suites)):
-        raise ConfigError(
-            f"cassette {cassette.path} was recorded without suite {missing_suites[0]!r}; "
-            f"it holds {', '.join(recorded_suites)}"
-        )
-    return [suite for suite in suites if suite.name in recorded_suites]
 
 
 def _lock_suite(suite: Suite, resources: Resources, *, verify_world: bool) -> LockedSuite:

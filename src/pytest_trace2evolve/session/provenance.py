@@ -8,7 +8,7 @@ from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.draws import simulation_key
-from pytest_trace2evolve.evidence.ledger import check_traces, knows_evidence, knows_traces
+from pytest_trace2evolve.evidence.ledger import check_traces, knows_evidence, traces_of
 from pytest_trace2evolve.evidence.run_folder import RunStore
 from pytest_trace2evolve.evidence.saving import SaveMode, merge_obstacles, trials_difference
 from pytest_trace2evolve.gate.comparable import agent_changes, provenance_differences, unrecorded_fields
@@ -341,7 +341,7 @@ def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list
     )
     if baseline is not None:
         files += baseline.files
-    names = [path.name for path, run in files if not knows_traces(ledger.entries, run)]
+    names = [path.name for path, run in files if not traces_of(ledger.entries, run)]
     if baseline is not None and not baseline.files:
         is_known_evidence = knows_evidence(ledger.entries, planned_suite.name, baseline.all_evidence)
         names += [] if is_known_evidence else [baseline.name]

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,6 @@ class RunFacts:
     reason: str = ""
     labels: tuple[str, ...] = ()
     error: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the documented JSON form."""
-        return {**asdict(self), "suites": list(self.suites), "labels": list(self.labels)}
 
 
 def list_runs(project: Project) -> list[RunFacts]:

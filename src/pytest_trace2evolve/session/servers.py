@@ -4,7 +4,7 @@ The controller of a run starts the servers, so that all processes of the run sha
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_trace2evolve.engine.live import LiveSettings, ServedModel
@@ -12,13 +12,8 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.session.plan import Plan
 
-
-@dataclass(frozen=True)
-class ServedFolder:
-    """The served content of a folder: the digest of its model's weights, and adapters by name."""
-
-    weights: str
-    adapters: dict[str, Path] = field(default_factory=dict)
+ServedFolder = tuple[str, dict[str, Path]]
+"""The served content of a folder: the digest of its model's weights, and adapters by name."""
 
 
 def model_folders(plan: Plan) -> dict[Path, ServedFolder]:
@@ -26,9 +21,9 @@ def model_folders(plan: Plan) -> dict[Path, ServedFolder]:
     served_folders: dict[Path, ServedFolder] = {}
     for model in (model for live in plan.all_live for model in live.models):
         if model.folder is not None:
-            served_folder = served_folders.setdefault(model.folder, ServedFolder(model.base_weights))
+            _, adapters = served_folders.setdefault(model.folder, (model.base_weights, {}))
             if model.adapter is not None:
-                served_folder.adapters[model.model] = model.adapter
+                adapters[model.model] = model.adapter
     return served_folders
 
 
@@ -73,10 +68,11 @@ class LocalServers:
         for path, served_folder in folders.items():
             if self._served.get(path) == served_folder:
                 continue
-            server = LocalServer(path, served_folder.adapters)
+            weights, adapters = served_folder
+            server = LocalServer(path, adapters)
             self._servers.append(server)
             self._served[path] = served_folder
-            self.addresses[str(path)] = ServedModel(server.base_url, server.token, served_folder.weights)
+            self.addresses[str(path)] = ServedModel(server.base_url, server.token, weights)
 
     def watch(self, on_end: Callable[[str], None]) -> None:
         """Call `on_end` with the reason if a server ends."""

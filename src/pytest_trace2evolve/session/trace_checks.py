@@ -42,22 +42,19 @@ class _StoredAnswer(Record):
     reason: str
 
 
+@dataclass(frozen=True)
 class JudgeAnswers:
-    """The answers of judges to whole questions, stored in a folder with one file per answer.
+    """The answers of judges to whole questions, one file each, so that a rerun gets the same answers."""
 
-    A rerun therefore gets the same answers, so asking again gives no other answer.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._locks: dict[str, threading.Lock] = {}
+    folder: Path
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def get(self, key: str, ask: Callable[[], CheckResult]) -> CheckResult:
         """Return the stored answer for a key, or ask the judge and store the answer.
 
         Errors are not stored. A damaged answer counts as missing.
         """
-        path = self._folder / f"{key}.json"
+        path = self.folder / f"{key}.json"
         with self._locks.setdefault(key, threading.Lock()):  # equal questions are asked once
             with contextlib.suppress(ResultsError):
                 answer = read_record(path, _StoredAnswer, ResultsError)

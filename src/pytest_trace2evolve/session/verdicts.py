@@ -8,10 +8,16 @@ from typing import Any
 
 from pytest_trace2evolve.evidence.ledger import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
-from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult, find_contradiction, fresh_result
+from pytest_trace2evolve.gate.confirm import (
+    CLEARED,
+    CONFIRMED,
+    FreshResult,
+    find_contradiction,
+    fresh_result,
+    without_second_tosses,
+)
 from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.intervals import information_share, predictive_power
-from pytest_trace2evolve.gate.losses import without_second_tosses
 from pytest_trace2evolve.gate.pairs import REGRESSIONS, Pairs, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
@@ -131,7 +137,7 @@ class SuiteOutcome:
     Attributes:
         reason: Why there is no verdict; empty if there is one.
         is_whole: Whether every split that was run is complete.
-        uncompared_lines: Lines on the tasks that were not compared.
+        left_out: Lines on the tasks that were not compared; empty if verdicts name these tasks.
         compared: Both sides, for reports; None without a baseline.
     """
 
@@ -140,13 +146,8 @@ class SuiteOutcome:
     verdicts: tuple[Verdict, ...]
     reason: str
     is_whole: bool
-    uncompared_lines: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     compared: ComparedSides | None = None
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Lines on the tasks that were not compared; empty if there are verdicts, which name these tasks."""
-        return () if self.verdicts else self.uncompared_lines
 
     @property
     def decision(self) -> Decision | None:
@@ -188,16 +189,14 @@ def judge_suite(
         verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped, assumed))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
-    uncompared_lines = tuple(
-        entry for split in splits for entry in left_out_lines(run.left_out_reasons(split))
-    )
+    left_out = [entry for split in splits for entry in left_out_lines(run.left_out_reasons(split))]
     return SuiteOutcome(
         run.planned_suite.suite.name,
         figures,
         tuple(verdicts),
         reason,
         is_whole,
-        uncompared_lines,
+        () if verdicts else tuple(left_out),
         compared_sides(plan, run.planned_suite, run.records),
     )
 
