@@ -47,7 +47,7 @@ def run_seed(seed: int, steps: int, root: Path) -> dict[str, Any]:
         options = ["--config", str(root / "recipe.toml"), "--candidate", "v0", "--heldout", "0"]
         call(root, [str(Path(__file__).resolve()), "--train", *train, *options])
     gate = ["--candidate", f"v0+{name}", "--t2e-suite", "support", "--t2e-run-folder", "gated"]
-    call(root, ["-m", "pytest", "-q", "-p", "no:cacheprovider", *gate], {0, 1, 5})
+    call(root, ["-m", "pytest", "-q", "-p", "no:cacheprovider", *gate], {0, 1, 5, 10})
     verdict = json.loads((root / "gated" / "verdict.json").read_text())
     return {"seed": seed, "steps": steps, **verdict["suites"]["support"]}
 
