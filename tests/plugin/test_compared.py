@@ -79,7 +79,7 @@ def test_a_declared_change_is_compared_and_shown(project: DeskProject) -> None:
     ]
     result.stdout.fnmatch_lines(shown)
     text = (project.root / "s.md").read_text(encoding="utf-8")
-    assert "<br>".join(f"`{line}`" for line in shown) in text
+    assert all(line in text for line in shown)
     record = json.loads((project.runs[-1] / "verdict.json").read_text(encoding="utf-8"))
     compared = record["suites"]["desk"]["compared"]
     assert (compared["baseline"]["agent"], compared["candidate"]["agent"]) == ("listed", "oracle")
@@ -116,7 +116,7 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
         "--candidate=v1", "-v", "--junitxml=junit.xml", "--t2e-summary=s.md", "--t2e-summary=s.json"
     )
     result.stdout.fnmatch_lines([BOTH])
-    assert f"`{BOTH}`" in (project.root / "s.md").read_text(encoding="utf-8")
+    assert BOTH in (project.root / "s.md").read_text(encoding="utf-8")
     (suite,) = json.loads((project.root / "s.json").read_text(encoding="utf-8"))["suites"]
     assert suite["compared"]["candidate"]["agent"] == "listed"
     found = {
