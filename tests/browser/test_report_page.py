@@ -20,6 +20,7 @@ from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunSummar
 from pytest_trace2evolve.report.page import write_page
 from pytest_trace2evolve.session.page_data import PageFacts, PageTrace
 from tests.hostile import HOSTILE
+from tests.patience import HANG_SECONDS
 from tests.report.test_page import NEW, OLD, suite, summary, trial
 from tests.report.test_verdict import HELDOUT, check, reward
 
@@ -85,6 +86,7 @@ class Opened:
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, **settings: Any) -> None:
         self.tab = browser.new_page(viewport={"width": width, "height": 900}, **settings)
+        self.tab.set_default_timeout(1000 * HANG_SECONDS)
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.tab.on("request", lambda request: self.requests.append(request.url))
