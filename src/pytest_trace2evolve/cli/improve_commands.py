@@ -163,7 +163,7 @@ TRAIN = Command(
 
 TRAIN_ROUTER = Command(
     "train-router",
-    "train the router of ID+routed candidates, and measure it on held-out openings",
+    "train the router of ID+routed candidates, and measure it",
     ("trace2evolve train-router", "trace2evolve train-router --base ./models/qwen3-0.6b"),
     "improve:train_router",
     (BASE_MODEL_OPTION, JSON_OPTION),
