@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
@@ -417,6 +417,7 @@ def endpoint() -> Any:
     st.sampled_from([200, 400, 401, 403, 404, 413, 422, 429, 498, 500, 501, 529]),
     JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40) | st.text().map(str.encode),
 )
+@example(400, "\N{NEXT LINE}".encode())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_error_is_one_line(endpoint: str, status: int, body: bytes) -> None:
     current.append((status, body))

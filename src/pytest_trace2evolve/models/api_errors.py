@@ -158,7 +158,7 @@ def error_text(body: Any) -> str:
             texts = [record.get("message"), record.get("msg"), raw]
         if line := " ".join(": ".join(text for text in texts if isinstance(text, str)).split()):
             return line
-    return json.dumps(body, ensure_ascii=False)[:MAX_ERROR_LENGTH] if body else ""
+    return " ".join(json.dumps(body, ensure_ascii=False)[:MAX_ERROR_LENGTH].split()) if body else ""
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
