@@ -267,11 +267,12 @@ class TaskRunner:
     @staticmethod
     async def _gather(trials: Iterable[Awaitable[T]]) -> list[T | BudgetError]:
         """Await trials together. An error other than a spent budget is raised after all have ended."""
-        results = await asyncio.gather(*trials, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, BudgetError):
-                raise result
-        return results  # type: ignore[return-value]  # no other exception is left
+        tasks = [asyncio.ensure_future(trial) for trial in trials]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:  # a trial may also return an error: see `_attempt`
+            if (error := task.exception()) is not None and not isinstance(error, BudgetError):
+                raise error
+        return [task.exception() or task.result() for task in tasks]  # type: ignore[misc]  # as above
 
     @staticmethod
     async def _attempt(simulation: Awaitable[Simulation]) -> Simulation | Exception:
@@ -350,11 +351,8 @@ class TaskRunner:
         self, planned_suite: PlannedSuite, task: Task, done_count: int, next_count: int
     ) -> dict[SideName, list[SimulationEvidence]]:
         """Make the next fresh trials of both sides."""
-        side_trials = [
-            (side, FIRST_FRESH_TRIAL[side] + done_count + number)
-            for side in SIDES
-            for number in range(next_count)
-        ]
+        first = {side: FIRST_FRESH_TRIAL[side] + done_count for side in SIDES}
+        side_trials = [(side, first[side] + number) for side in SIDES for number in range(next_count)]
         jobs = [
             self._make_job(planned_suite, task, trial, baseline=side == "baseline")
             for side, trial in side_trials
