@@ -19,10 +19,22 @@ from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPla
 from tests.forks import Forks
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
-from tests.session.test_kills import group
 from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 
 __all__ = ["project"]
+
+
+def group(leader: int) -> set[int]:
+    """The living processes of a session's group."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):  # it ended meanwhile
+            continue
+        if int(pgrp) == leader and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
 
 
 @pytest.fixture(autouse=True)

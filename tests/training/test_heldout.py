@@ -15,7 +15,6 @@ from scipy import stats
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.records.adapter import HeldOutRewards
 from pytest_trace2evolve.records.environment import GRADES
-from pytest_trace2evolve.serving import process
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.training import heldout
@@ -71,7 +70,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[str], l
             def close(self) -> None:
                 """Nothing runs."""
 
-        monkeypatch.setattr(process, "LocalServer", FakeServer)
+        monkeypatch.setattr(heldout, "LocalServer", FakeServer)
         monkeypatch.setattr(heldout, "MAX_CONCURRENT_ROLLOUTS", 1)
         FakeServer.requests = chat_server.requests  # type: ignore[attr-defined]
         yield found
@@ -79,7 +78,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[str], l
 
 def asked(since: int = 0) -> Counter[str]:
     """How often each model was asked."""
-    requests: list[Mapping[str, Any]] = process.LocalServer.requests  # type: ignore[attr-defined]
+    requests: list[Mapping[str, Any]] = heldout.LocalServer.requests  # type: ignore[attr-defined]
     return Counter(request["model"] for request in requests[since:])
 
 
@@ -136,7 +135,7 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
     before, after = measure(Environments(), replace(plan, uses_two_servers=two_servers))
     assert before[CAPABILITY].rewards == after[CAPABILITY].rewards
     assert before[CAPABILITY].model != after[CAPABILITY].model
-    models = [request["model"] for request in process.LocalServer.requests]  # type: ignore[attr-defined]
+    models = [request["model"] for request in heldout.LocalServer.requests]  # type: ignore[attr-defined]
     in_turn = models == sorted(models)
     if two_servers:
         assert started == [(["pocket+trained"], ["-o", "t2e_threads=3"]), ([], ["-o", "t2e_threads=3"])]

@@ -47,7 +47,7 @@ def test_bad_names_and_values_are_rejected(capsys: pytest.CaptureFixture[str], t
     assert rejection(capsys, *both, "--adapter-name", "Both of them") == (
         "--adapter-name Both of them: must be in snake_case, such as refunds_and_returns"
     )
-    assert rejection(capsys, *one, "--preset", "tpu") == "--preset tpu: must be one of pocket, gpu"
+    assert rejection(capsys, *one, "--preset", "tpu") == "--preset tpu: must be one of pocket, gpu, paper"
     assert rejection(capsys, *one, "--heldout", -1) == "--heldout -1: must be 0 or more"
     assert "difficulty must be from 1 to 5, got 9" in rejection(capsys, *one, "--difficulty", 9)
 
