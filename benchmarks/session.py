@@ -15,9 +15,11 @@ from pathlib import Path
 RUNS = 25
 ITEMS = 10_000
 REPOSITORY = Path(__file__).resolve().parents[1]
+WORLDS = REPOSITORY / "tests" / "project_modules"
+"""The folder of the fake world, outside package `tests`: an agent counts with all files of its package."""
 
 CONFTEST = """\
-from tests.fake_world import FakeWorld
+from fake_world import FakeWorld
 
 
 def pytest_t2e_worlds(config):
@@ -32,7 +34,7 @@ def seconds(arguments: list[str], folder: Path) -> tuple[float, float]:
         child = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, WORLDS)))},
             stdout=output,
             stderr=output,
         )

@@ -259,9 +259,8 @@ class Controller(ItemHooks):
         """Run the tasks in this process if workers of xdist run all other tests."""
         if not self.config.pluginmanager.hasplugin("dsession") or not self._task_arguments:
             return (yield)
-        items = session.perform_collect(
-            self._task_arguments
-        )  # starts the session, next to the workers' tests
+        # This starts the session, next to the workers' tests.
+        items = session.perform_collect(self._task_arguments)
         result = yield
         session.testscollected += len(items)
         for item, next_item in zip(items, [*items[1:], None], strict=True):
