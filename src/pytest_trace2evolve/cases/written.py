@@ -359,7 +359,7 @@ def read_written_tasks(path: Path) -> list[WrittenTask]:
             an id. The message names the file or the task.
     """
     tasks: dict[str, WrittenTask] = {}
-    for location, raw_task in _raw_tasks(path):
+    for location, raw_task in read_raw_tasks(path, read_text(path, CaseError, max_bytes=MAX_RECORD_BYTES)):
         task = parse_written_task(raw_task, location)
         if task.id in tasks:
             raise CaseError(f"{location}: task {task.id!r} occurs twice; rename one")
@@ -394,8 +394,8 @@ def parse_written_task(raw_task: Any, location: str) -> WrittenTask:
     return task
 
 
-def _raw_tasks(path: Path) -> Iterator[tuple[str, Any]]:
-    text = read_text(path, CaseError, max_bytes=MAX_RECORD_BYTES)
+def read_raw_tasks(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the location and raw value of each task in a file's text; raise `CaseError` if it is no list."""
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():

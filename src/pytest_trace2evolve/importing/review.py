@@ -9,34 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.cases.written import DRAFT, parse_written_task
+from pytest_trace2evolve.cases.written import DRAFT, parse_written_task, read_raw_tasks
 from pytest_trace2evolve.errors import CaseError, LogError, Trace2EvolveError, name_suggestion
-from pytest_trace2evolve.importing.yaml_files import parse_tasks, pieces, read_tasks, without_key
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.session.admission import check_written_tasks, world_of_file
 from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic, write_together
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.utils.yaml_text import dump_yaml
-
-_REJECTED = "# rejected: "
-
-_HEAD = re.compile(r"(?:(?:#.*|[^\S\n]*)\n)*[^\S\n]*\n|(?:#.*\n)*")
-"""The comment at the top of a file of drafts: all up to the last blank line, or all if there is none."""
 
 
 @dataclass(frozen=True)
 class DraftsFile:
-    """A file of drafts: the drafts and their texts, its comment at the top, and the ids rejected so far.
+    """A file of drafts.
 
-    The comment at the top ends with the last blank line above the first draft. Without such a line, all
-    comments above the first draft belong to it.
+    Attributes:
+        path: The file.
+        drafts: The drafts.
+        texts: The text of each draft, with the comments directly above it.
+        head: The text above the first draft.
+        tail: The comments below the last draft.
     """
 
     path: Path
     drafts: tuple[dict[str, Any], ...]
     texts: tuple[str, ...]
     head: str
-    rejected: tuple[str, ...]
+    tail: str
 
     @property
     def ids(self) -> list[str]:
@@ -47,26 +46,63 @@ def read_drafts(path: Path) -> DraftsFile:
     """Read a file of drafts.
 
     Raises:
-        LogError: the file cannot be read, is JSON lines by its name, or holds a task that is not a draft.
+        LogError: the file cannot be read, is JSON lines by its name, holds a task that is not a draft, or is
+            no list in YAML's block style.
     """
     _check_name(path)
-    text, tasks = read_tasks(path)
-    rejected = re.findall(rf"(?m)^{_REJECTED}(.+)$", text)
-    body = re.sub(rf"(?m)^{_REJECTED}.*\n?", "", text)
-    for task in tasks:
-        if not isinstance(task.get(DRAFT), dict):
+    text, drafts = _read_tasks(path)
+    for draft in drafts:
+        if not isinstance(draft.get(DRAFT), dict):
             raise LogError(
-                f"{path}: {task['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
+                f"{path}: {draft['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
             )
-    texts = pieces(body, tasks) if tasks else []
-    head = _HEAD.match(body)
-    return DraftsFile(path, tuple(tasks), tuple(texts), head[0] if head and tasks else "", tuple(rejected))
+    import yaml
+
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    lines = text.splitlines(keepends=True)
+    starts = [item.start_mark.line for item in node.value] if drafts else []
+    if not all(lines[start].startswith("- ") for start in starts):
+        raise LogError(f"{path}: cannot be cut into drafts; begin the line of each draft with '- id: …'")
+    end = len(lines)
+    while end > 0 and lines[end - 1].startswith("#"):
+        end -= 1
+    for number, start in enumerate(starts):
+        while start > 0 and lines[start - 1].startswith("#"):
+            start -= 1
+        starts[number] = start
+    texts = [
+        "".join(lines[start:next_start]).rstrip("\n") + "\n"
+        for start, next_start in zip(starts, [*starts[1:], end], strict=False)
+    ]
+    head = "".join(lines[: starts[0]]) if starts else ""
+    return DraftsFile(path, tuple(drafts), tuple(texts), head, "".join(lines[end:]))
 
 
 def _check_name(path: Path) -> None:
     """Raise `LogError` for a file of JSON lines, which has no comments to keep."""
     if path.suffix == ".jsonl":
         raise LogError(f"{path}: drafts are YAML, not JSON lines; name a file that ends with .yaml")
+
+
+def _read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text and the tasks of a YAML list or of JSON lines, checking that their ids differ."""
+    text = read_text(path, LogError, "name a file of tasks", max_bytes=MAX_RECORD_BYTES)
+    tasks = _parse_tasks(path, text)
+    ids = [task.get("id") for task in tasks]
+    for number, task_id in enumerate(ids, 1):
+        if not isinstance(task_id, str) or not task_id:
+            raise LogError(f"{path}: task {number} has no 'id' that is a text; give it one")
+        if ids.index(task_id) != number - 1:
+            raise LogError(f"{path}: holds the id {task_id!r} twice; rename one of them")
+    return text, tasks
+
+
+def _parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
+    tasks = [task for _, task in read_raw_tasks(path, text)] if text.strip() else []
+    for number, task in enumerate(tasks, 1):
+        if not isinstance(task, dict):
+            raise LogError(f"{path}: task {number} is no object; begin each task with '- id: …'")
+    return tasks
 
 
 def resolve(file: DraftsFile, names: Sequence[str]) -> list[str]:
@@ -83,10 +119,6 @@ def resolve(file: DraftsFile, names: Sequence[str]) -> list[str]:
         if len(matching_ids) > 1:
             raise LogError(f"{file.path}: {len(matching_ids)} drafts begin with {name!r}; give the whole id")
         if not matching_ids:
-            if name in file.rejected:
-                raise LogError(
-                    f"{file.path}: {name!r} was rejected before; import the log again to draft it anew"
-                )
             raise LogError(f"{file.path}: no draft {name!r}; {name_suggestion(name, file.ids, max_names=5)}")
         ids += matching_ids
     return list(dict.fromkeys(ids))
@@ -171,7 +203,7 @@ def _lock_folders(path: Path, into: Path | None) -> Iterator[None]:
 
 def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: World | None) -> str | None:
     """The text of the task file with the accepted drafts; None if it holds them all already."""
-    text, tasks = read_tasks(into) if os.path.lexists(into) else ("", [])
+    text, tasks = _read_tasks(into) if os.path.lexists(into) else ("", [])
     existing_tasks = {task["id"]: task for task in tasks}
     new_tasks: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -185,26 +217,27 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: Wor
         if problem := draft_problem(task, f"{file.path}, task {task_id}", world):
             raise CaseError(problem)
         new_tasks.append(task)
-        texts.append(without_key(file.texts[position], DRAFT))
+        if into.suffix == ".jsonl":
+            texts.append(json.dumps(task, ensure_ascii=False, default=str) + "\n")
+        else:
+            texts.append(_without_draft_key(file.texts[position], task))
     if not new_tasks:
         return None
-    if into.suffix == ".jsonl":
-        lines = [json.dumps(task, ensure_ascii=False, default=str) + "\n" for task in new_tasks]
-        new_text = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(lines)
-    else:
-        new_text = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(texts)
-        if not _holds(into, new_text, [*tasks, *new_tasks]):
-            new_text = dump_yaml([*tasks, *new_tasks])  # a list in a different layout is written anew
-    if not _holds(into, new_text, [*tasks, *new_tasks]):
-        raise LogError(f"{into}: the tasks cannot be added in its layout; write it as a list of '- id: …'")
-    return new_text
+    old_text = text if tasks and text.endswith("\n") else f"{text}\n" if tasks else ""
+    new_text = old_text + "".join(texts)
+    with contextlib.suppress(Trace2EvolveError):
+        if _parse_tasks(into, new_text) == [*tasks, *new_tasks]:
+            return new_text
+    raise LogError(f"{into}: the tasks cannot be added in its layout; write it as a list of '- id: …'")
 
 
-def _holds(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> bool:
-    try:
-        return parse_tasks(path, text) == list(tasks)
-    except LogError:
-        return False
+def _without_draft_key(text: str, task: Mapping[str, Any]) -> str:
+    """The text of a draft without the key `draft`; a key in an unusual layout costs the comments."""
+    shortened = re.sub(rf"(?m)^  {DRAFT}:.*\n(?:(?:   .*|[ \t]*|  -.*)\n)*", "", text, count=1)
+    with contextlib.suppress(Trace2EvolveError):
+        if _parse_tasks(Path("task.yaml"), shortened) == [task]:
+            return shortened
+    return dump_yaml([task])
 
 
 def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[str]) -> str:
@@ -212,12 +245,8 @@ def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[s
     remaining_texts = [
         text for text, task_id in zip(file.texts, file.ids, strict=True) if task_id not in removed_ids
     ]
-    ids = dict.fromkeys([*file.rejected, *rejected])
-    body = "".join(remaining_texts) if remaining_texts else "[]\n"
-    # Without a blank line, the comment of the new first draft would belong to the file.
-    has_blank_line = re.search(r"(?:^|\n)[^\S\n]*\n\Z", file.head)
-    head = file.head if has_blank_line or not body.startswith("#") else f"{file.head}\n"
-    return head + body + "".join(f"{_REJECTED}{task_id}\n" for task_id in ids)
+    body = "".join(remaining_texts) or "[]\n"
+    return file.head + body + file.tail + "".join(f"# rejected: {task_id}\n" for task_id in rejected)
 
 
 def drafts_text(drafts: Sequence[dict[str, Any]]) -> str:
