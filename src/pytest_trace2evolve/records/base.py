@@ -1,11 +1,20 @@
 """Base classes of records. Our own records reject unknown fields; tau2's keep them."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 """A whole number that JSON, floats and 64-bit integers can all hold, with room for sums."""
+
+
+_T = TypeVar("_T")
+
+Later = Annotated[_T | None, Field(exclude_if=lambda value: value is None)]
+"""A field of a later version. It is left out of the JSON if it is None, so older content keeps its digest."""
+
+LaterTuple = Annotated[tuple[_T, ...], Field(exclude_if=lambda value: not value)]
+"""A tuple of a later version, which is left out of the JSON if it is empty."""
 
 
 class Record(BaseModel):

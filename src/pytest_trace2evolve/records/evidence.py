@@ -4,11 +4,11 @@ The module also identifies each side by its agent, user, world and settings, and
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import FailFast, Field, model_validator
 
-from pytest_trace2evolve.records.base import Count, Record
+from pytest_trace2evolve.records.base import Count, Later, LaterTuple, Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
@@ -155,22 +155,15 @@ class Code(Record):
         distributions: Versions of installed distributions by name.
         fingerprint: The identity that the code declares itself, instead of files and distributions.
         unknown: The reason why the code cannot be identified; empty if it can.
-        identity: `FILE_IDENTITY`; 1 in older evidence, which names fewer files, or definitions in them.
+        identity: `FILE_IDENTITY`; 1 in older evidence, which names fewer files, or definitions in them, and
+            has no such field.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
     distributions: dict[str, str] = Field(default_factory=dict)
     fingerprint: str | None = None
     unknown: str = ""
-    identity: int = 1
-
-    @model_serializer(mode="wrap")
-    def _omit_first_identity(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the identity of older evidence, which keeps its digest."""
-        record: dict[str, Any] = dump(self)
-        if record.get("identity") == 1:
-            record.pop("identity")
-        return record
+    identity: Annotated[int, Field(exclude_if=lambda value: value == 1)] = 1
 
     @property
     def digest(self) -> str | None:
@@ -209,15 +202,7 @@ class Settings(Record):
     model: str | None = None
     arguments: dict[str, object] | None = None
     guidelines: str | None = None
-    code: Code | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_code(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an absent `code`, so that records written before it existed keep their digests."""
-        record: dict[str, Any] = dump(self)
-        if record.get("code") is None:
-            record.pop("code", None)
-        return record
+    code: Later[Code] = None
 
 
 WORLD_TEXTS = ("(policy)", "(tools)")
@@ -310,7 +295,7 @@ class Provenance(Record):
     lock_parts: LockParts | None = None
     world: Code | None = None
     provider_version: str | None = None
-    task_revision: str | None = None
+    task_revision: Later[str] = None
     policy: str | None = None
     scorer_version: int | None = None
     candidate: CandidateRef | None = None
@@ -320,23 +305,14 @@ class Provenance(Record):
     max_steps: int | None = None
     max_errors: int | None = None
     timeout: float | None = None
-    call_timeout: float | None = None
+    call_timeout: Later[float] = None
     run_id: str | None = None
     created_at: str | None = None
-    extended_at: str | None = None
+    extended_at: Later[str] = None
     replaces: str | None = None
     promoted_from: str | None = None
     sources: tuple[str, ...] = ()
-    checks: dict[str, CheckOrigin] | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent fields that came later, so that evidence without them keeps its form."""
-        record: dict[str, Any] = dump(self)
-        for name in ("checks", "call_timeout", "task_revision", "extended_at"):
-            if record.get(name) is None:
-                record.pop(name, None)
-        return record
+    checks: Later[dict[str, CheckOrigin]] = None
 
     @property
     def mode(self) -> Mode:
@@ -418,17 +394,8 @@ class ComparedSides(Record):
     baseline: SideDescription
     candidate: SideDescription
     declared: tuple[str, ...] = ()
-    changed_code: tuple[str, ...] = ()
-    is_same_candidate: bool = False
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_changes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `changed_code` and `is_same_candidate` unless something changed."""
-        record: dict[str, Any] = dump(self)
-        for name in ("changed_code", "is_same_candidate"):
-            if not record.get(name):
-                record.pop(name, None)
-        return record
+    changed_code: LaterTuple[str] = ()
+    is_same_candidate: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
 
     @property
     def lines(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from pytest_trace2evolve.records.base import Count, Record
+from pytest_trace2evolve.records.base import Count, Later, LaterTuple, Record
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from pytest_trace2evolve.utils.canonical import digest
 
@@ -71,12 +71,7 @@ class DatedEntry(Entry):
     root: EntryName
     parents: tuple[EntryName, ...] = Field(min_length=1)
     at: UtcTime
-    ahead: tuple[EntryName, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry's content as its file holds it; `ahead` is left out if it is empty."""
-        content = super().to_json()
-        return content if self.ahead else {name: value for name, value in content.items() if name != "ahead"}
+    ahead: LaterTuple[EntryName] = ()
 
 
 class Access(DatedEntry):
@@ -208,14 +203,7 @@ class Draw(DatedEntry):
     gated: bool
     whole: bool
     run: NonEmptyText
-    trials: Count | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry's content as its file holds it; an older entry has no `trials` and keeps its name."""
-        content = super().to_json()
-        if self.trials is None:
-            del content["trials"]
-        return content
+    trials: Later[Count] = None
 
 
 class TracesEntry(DatedEntry):
@@ -235,18 +223,6 @@ class TracesEntry(DatedEntry):
     digest: NonEmptyText
     draw: EntryName | None = None
     account: NonEmptyText | None = None
-
-
-_LATER_FIELDS = (
-    "baseline_identity",
-    "analysis",
-    "baseline_evidence",
-    "evidence",
-    "verdict",
-    "draw",
-    "figures",
-)
-"""Fields of an evaluation that the first version did not have."""
 
 
 class Evaluation(DatedEntry):
@@ -291,22 +267,22 @@ class Evaluation(DatedEntry):
     ancestors: tuple[ContentVersion, ...] = ()
     agent: NonEmptyText
     baseline: ContentVersion
-    baseline_identity: NonEmptyText | None = None
+    baseline_identity: Later[NonEmptyText] = None
     policy: NonEmptyText
     goal: Goal
     trials: Count
     decision: Decision
     label: Label
     look: Annotated[int, Field(ge=1)] | None = None
-    analysis: Annotated[int, Field(ge=1)] | None = None
+    analysis: Later[Annotated[int, Field(ge=1)]] = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     repeats: EntryName | None = None
     run: NonEmptyText
-    baseline_evidence: NonEmptyText | None = None
-    evidence: NonEmptyText | None = None
-    verdict: NonEmptyText | None = None
-    draw: EntryName | None = None
-    figures: dict[str, float] | None = None
+    baseline_evidence: Later[NonEmptyText] = None
+    evidence: Later[NonEmptyText] = None
+    verdict: Later[NonEmptyText] = None
+    draw: Later[EntryName] = None
+    figures: Later[dict[str, float]] = None
 
     @model_validator(mode="after")
     def _check_test_number(self) -> Self:
@@ -319,16 +295,6 @@ class Evaluation(DatedEntry):
         if self.goal is Goal.NO_REGRESSION and self.label is Label.CLEAN:
             raise ValueError(f"label {self.label.value} with goal {self.goal.value}, which claims nothing")
         return self
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry's content as its file holds it.
-
-        Fields that were added later are left out if they are not set. An older entry therefore keeps its
-        name, which is the digest of the content.
-        """
-        content = super().to_json()
-        unset_fields = {name for name in _LATER_FIELDS if content[name] is None}
-        return {name: value for name, value in content.items() if name not in unset_fields}
 
     @property
     def claims_clean(self) -> bool:

@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Later, Record
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import RewardBasis
 
@@ -118,16 +118,6 @@ class Score(RewardRecord):
     nl_assertions: tuple[Check, ...] = ()
     judge: JudgeUse | None = None
     collateral: tuple[Finding, ...] | None = None
-    milestones: tuple[MilestoneMatch, ...] | None = None
-    minefields: tuple[MilestoneMatch, ...] | None = None
+    milestones: Later[tuple[MilestoneMatch, ...]] = None
+    minefields: Later[tuple[MilestoneMatch, ...]] = None
     note: str = ""
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_milestones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent milestones, so that the scores of other worlds keep their form."""
-        record: dict[str, Any] = dump(self)
-        return {
-            name: value
-            for name, value in record.items()
-            if name not in ("milestones", "minefields") or value is not None
-        }

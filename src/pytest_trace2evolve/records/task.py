@@ -10,14 +10,12 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
 )
 from pydantic_core import PydanticCustomError
 
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.base import Record, Tau2Record
+from pytest_trace2evolve.records.base import Later, Record, Tau2Record
 from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import first_problem
@@ -104,15 +102,7 @@ class EvaluationCriteria(Tau2Record):
     communicate_info: list[str] | None = None
     nl_assertions: list[str] | None = None
     reward_basis: list[RewardBasis] | None = None
-    forbidden_calls: list[ForbiddenCall] | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_calls(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent `forbidden_calls`, so that the digests of all other tasks stay the same."""
-        record: dict[str, Any] = dump(self)
-        if record.get("forbidden_calls") is None:
-            record.pop("forbidden_calls", None)
-        return record
+    forbidden_calls: Later[list[ForbiddenCall]] = None
 
     @property
     def basis(self) -> tuple[RewardBasis, ...]:

@@ -7,9 +7,9 @@ its own code, so texts of an untrusted run are treated as data and never as Mark
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Later, LaterTuple, Record
 from pytest_trace2evolve.records.evidence import CandidateRef, ComparedSides
 
 RUN_VERDICT_SCHEMA = 1
@@ -109,15 +109,7 @@ class CheckResult(Record):
     p: float | None = None
     detectable: float | None = None
     detail: str = ""
-    unit: str | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_unit(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an absent `unit`, so that the built-in checks keep their form."""
-        fields: dict[str, Any] = dump(self)
-        if fields.get("unit") is None:
-            fields.pop("unit", None)
-        return fields
+    unit: Later[str] = None
 
 
 class Obstacle(StrEnum):
@@ -250,14 +242,8 @@ class Verdict(Record):
     unclean: str = ""
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
-    usage: tuple[UsageRatio, ...] = ()
-    claim: tuple[str, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an absent `usage` or `claim`, so that verdicts on older evidence keep their form."""
-        fields: dict[str, Any] = dump(self)
-        return {name: value for name, value in fields.items() if value or name not in ("usage", "claim")}
+    usage: LaterTuple[UsageRatio] = ()
+    claim: LaterTuple[str] = ()
 
     @property
     def test_text(self) -> str:

@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Later, Record
 from pytest_trace2evolve.records.completion import answer_seconds, called_models, usage_of
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import GREETING, Requestor
@@ -113,15 +111,7 @@ class Metrics(Record):
     write_action_match: float | None
     terminations: dict[str, int]
     invariants: InvariantCounts | None = None
-    checks: dict[str, CheckCounts] | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_absent_checks(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent `checks`, so that figures without checks keep their form."""
-        record: dict[str, Any] = dump(self)
-        if record.get("checks") is None:
-            record.pop("checks", None)
-        return record
+    checks: Later[dict[str, CheckCounts]] = None
 
 
 def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
