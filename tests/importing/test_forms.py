@@ -332,6 +332,99 @@ def test_log_events_without_ids_of_spans_are_damaged(
     assert "holds a log record without a span id" in capsys.readouterr().err
 
 
+# Events of strands-agents 1.62.0: content blocks of Bedrock as JSON.
+BLOCK_CALL = [{"toolUse": {"toolUseId": "c", "name": "cancel_booking", "input": {"booking": "flat"}}}]
+BLOCK_RESULT = {"toolUseId": "c", "status": "success", "content": [{"text": "cancelled"}]}
+STRANDS_OLD = [
+    ("user.message", {"content": json.dumps([{"text": QUESTION}])}),
+    ("assistant.message", {"content": json.dumps(BLOCK_CALL)}),
+    ("tool.message", {"content": json.dumps([{"toolResult": BLOCK_RESULT}])}),
+    ("choice", {"finish_reason": "end_turn", "message": json.dumps([{"text": "Done."}])}),
+]
+STRANDS_NEW = [
+    (
+        "client.inference.operation.details",
+        {
+            "gen_ai.input.messages": json.dumps(
+                [*PARTS, PART_CALL, {"role": "user", "parts": [{
+                    "type": "tool_call_response", "id": "c", "response": [{"text": "cancelled"}],
+                }]}]
+            )
+        },
+    ),
+    (
+        "client.inference.operation.details",
+        {
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "text", "content": "Done."}]}]
+            )
+        },
+    ),
+]  # fmt: skip
+STRANDS_TOOL = [
+    ("tool.message", {"role": "tool", "id": "c", "content": '{"booking": "flat"}'}),
+    ("choice", {"id": "c", "message": json.dumps([{"text": "cancelled"}])}),
+]
+
+
+def span_with_events(number: int, operation: str, events: list[tuple[str, Item]], **fields: Any) -> Item:
+    """A span in the form of the SDK's console exporter."""
+    return {
+        "name": operation, "context": {"trace_id": "0x1", "span_id": f"0x{number}"},
+        "start_time": f"{number}",
+        "attributes": {"gen_ai.operation.name": operation, "gen_ai.tool.call.id": "c"},
+        "events": [{"name": f"gen_ai.{name}", "attributes": attributes} for name, attributes in events],
+        "status": {"status_code": "OK"}, **fields,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("events", [STRANDS_OLD, STRANDS_NEW])
+def test_spans_of_strands_are_the_conversation_of_its_model_calls(
+    events: list[tuple[str, Item]], failed: bool, tmp_path: Path
+) -> None:
+    status = {"status": {"status_code": "ERROR"}} if failed else {}
+    spans = [span_with_events(1, "execute_tool", STRANDS_TOOL, **status), span_with_events(2, "chat", events)]
+    (conversation,) = FORMATS["otel"]([Document("", spans)])
+    assert isinstance(conversation, Conversation)
+    call, result = conversation.turns[1:3]
+    assert [(turn.role, turn.text) for turn in conversation.turns] == [
+        ("user", QUESTION),
+        ("assistant", ""),
+        ("tool", "cancelled"),
+        ("assistant", "Done."),
+    ]
+    assert call.calls[0].arguments == {"booking": "flat"}
+    assert call.calls[0].id == result.id == "c"
+    assert expectations(tmp_path, *spans) == [UNCHANGED if failed else CANCELLED]
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"json": {"state": "cancelled"}}, '{"state": "cancelled"}'),
+        ({"image": {"format": "png"}}, "[image]"),
+        ({"document": {"name": "bill"}}, "[file]"),
+        ({"cachePoint": {"type": "default"}}, ""),
+        ({"reasoningContent": {"reasoningText": {"text": "why"}}}, ""),
+    ],
+)
+def test_other_blocks_of_bedrock(block: Item, text: str) -> None:
+    call, result = {"content": BLOCK_CALL}, {"toolResult": {**BLOCK_RESULT, "content": [block]}}
+    messages = [ASKED, {"role": "assistant", **call}, {"role": "user", "content": [result]}]
+    (conversation,) = FORMATS["openai"]([Document("", messages)])
+    assert isinstance(conversation, Conversation)
+    assert [turn.text for turn in conversation.turns] == [QUESTION, "", text]
+
+
+@pytest.mark.parametrize("text", ["[]", '[{"type": "visa"}]', '[{"id": 1}]', '{"text": "x"}'])
+def test_a_result_that_is_json_stays_as_it_is(text: str) -> None:
+    events = [*STRANDS_OLD[:2], ("tool.message", {"id": "c", "content": text}), STRANDS_OLD[3]]
+    (conversation,) = FORMATS["otel"]([Document("", span_with_events(1, "chat", events))])
+    assert isinstance(conversation, Conversation)
+    assert conversation.turns[2].text == text
+
+
 # ---- repeated conversations, and standard output
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_trace2evolve.importing.names import word_set
 from pytest_trace2evolve.utils.reading import parse_json
 
 MALFORMED = "malformed_arguments"
@@ -19,7 +20,9 @@ ROLES = {
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 CALL_PARTS = ("tool_use", "tool_call", "function", "function_call")
 RESULT_PARTS = ("tool_result", "tool_call_response")
-IGNORED_PARTS = ("reasoning", "thinking", "redacted_thinking", "compaction")
+IGNORED_PARTS = word_set("reasoning thinking redacted_thinking compaction reasoningContent cachePoint")
+BLOCKS = word_set("text json toolUse toolResult image document video audio reasoningContent cachePoint")
+"""Content blocks of Bedrock and Strands: objects with one of these keys in place of a type."""
 
 _CALL_ITEMS = ("function_call", "custom_tool_call", "mcp_call")
 _FAILED_STATUSES = ("ERROR", "FAILED", "INCOMPLETE", "2")
@@ -228,7 +231,24 @@ def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
 
 
 def _has_parts(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(part, str) or _type_of(part) for part in content)
+    return isinstance(content, list) and all(
+        isinstance(part, str) or _type_of(part) or is_block(part) for part in content
+    )
+
+
+def is_block(part: Any) -> bool:
+    """Whether a part is one of `BLOCKS`."""
+    return isinstance(part, dict) and len(part) == 1 and next(iter(part)) in BLOCKS
+
+
+def _typed(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block of Bedrock with a type, as other parts have it."""
+    ((kind, value),) = block.items()
+    if kind == "json":
+        return {"type": "text", "text": json.dumps(value, ensure_ascii=False)}
+    if kind in ("toolUse", "toolResult") and isinstance(value, dict):
+        return {"type": f"tool_{kind[4:].lower()}", "id": value.get("toolUseId"), **value}
+    return {"type": kind, kind: value}
 
 
 def has_failed(item: dict[str, Any]) -> bool:
@@ -258,7 +278,7 @@ def _read_content(content: Any) -> tuple[str, list[Call], list[Turn]]:
     if not isinstance(content, list):
         raise DamagedError(f"has a content of {kind_name(content)}, not text")
     texts: list[str] = []
-    for part in content:
+    for part in (_typed(part) if is_block(part) else part for part in content):
         kind = _type_of(part)
         if isinstance(part, str):
             texts.append(part)

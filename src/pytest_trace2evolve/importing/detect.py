@@ -47,10 +47,6 @@ def digits_of(text: str) -> str:
     return "".join(str(unicodedata.digit(letter)) for letter in text if letter.isdigit())
 
 
-def has_letters(text: str) -> bool:
-    return bool(LETTERS.search(text))
-
-
 def plain_id(text: str) -> str:
     """Return an id in lower case, without white space, separators and `#`."""
     return re.sub(r"[\s#_./-]", "", text).casefold()

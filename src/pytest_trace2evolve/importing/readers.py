@@ -187,10 +187,6 @@ def _model_call(place: str, value: Any) -> _ModelCall:
 _CUSTOMER_PROMPT = "Begin the interaction. Remember you are the customer"
 
 
-def _inspect(documents: Iterable[Document | Damage]) -> LogItems:
-    return cast(LogItems, _read(documents, "sample", _sample))
-
-
 def _sample(place: str, sample: Any) -> Conversation:
     if not isinstance(sample, dict):
         raise DamagedError(f"is {kind_name(sample)}, not a sample")
@@ -235,6 +231,6 @@ FORMATS: dict[str, Callable[[Iterable[Document | Damage]], LogItems]] = {
     "openai": _openai,
     "otel": tracing.read_otel,
     "langfuse": tracing.read_langfuse,
-    "inspect": _inspect,
+    "inspect": lambda documents: cast(LogItems, _read(documents, "sample", _sample)),
 }
 """The readers of all formats, by name."""

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from pytest_trace2evolve.importing import detect
 from pytest_trace2evolve.importing.conversation import inner_json
-from pytest_trace2evolve.importing.detect import CARD, EMAIL, ID, NAME, Span, digits_of, has_letters, plain_id
+from pytest_trace2evolve.importing.detect import CARD, EMAIL, ID, NAME, Span, digits_of, plain_id
 from pytest_trace2evolve.importing.names import LETTERS, PARTICLES, folded, is_ordinary, name_spans, word_set
 from pytest_trace2evolve.importing.replacements import LAID_OUT, RULES, laid_out, made_id
 
@@ -142,7 +142,7 @@ class Redactor:
             return
         self._originals.add(detect.alphanumeric(text))
         digits = digits_of(text)
-        if len(digits) >= 7 and not has_letters(text):
+        if len(digits) >= 7 and not LETTERS.search(text):
             self._number_kinds.setdefault(digits[-9:], kind)
         if kind == EMAIL:
             whole = detect.plain_email(text)
@@ -309,7 +309,7 @@ class Redactor:
         if text in self._issued:
             return text
         digits = digits_of(text)
-        if kind in (detect.PHONE, ID, CARD) and not has_letters(text) and len(digits) >= 7:
+        if kind in (detect.PHONE, ID, CARD) and not LETTERS.search(text) and len(digits) >= 7:
             kind = self._number_kinds.get(digits[-9:], kind)
         if kind == NAME:
             new = self._name(text, scope)

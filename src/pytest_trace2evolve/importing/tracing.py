@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_trace2evolve.importing.conversation import (
-    Call,
     Conversation,
     Damage,
     DamagedError,
@@ -18,6 +17,7 @@ from pytest_trace2evolve.importing.conversation import (
     conversation_of,
     has_failed,
     inner_json,
+    is_block,
     kind_name,
     turns_of,
     turns_of_message,
@@ -52,10 +52,12 @@ def _read_groups(groups: dict[str, _Group]) -> Conversations:
             yield Damage(group.place, group.damage)
         elif group.model_calls:
             snapshots = [turns for _, turns in sorted(group.model_calls, key=lambda call: call[0])]
-            turns = [
-                replace(turn, calls=tuple(_marked(call, group.failed_ids) for call in turn.calls))
-                for turn in _merged(snapshots)
-            ]
+            turns: list[Turn] = []
+            for turn in _merged(snapshots):
+                calls = (
+                    replace(call, failed=call.failed or call.id in group.failed_ids) for call in turn.calls
+                )
+                turns.append(replace(turn, calls=tuple(calls)))
             try:
                 yield conversation_of(group.place, turns, group.metadata)
             except DamagedError as error:
@@ -84,10 +86,6 @@ def _merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
         else:
             threads.append(turns)
     return max(threads, key=len, default=[])
-
-
-def _marked(call: Call, failed_ids: set[str]) -> Call:
-    return replace(call, failed=call.failed or call.id in failed_ids)
 
 
 # ---- OpenTelemetry
@@ -136,15 +134,12 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
         if turns:
             group = groups.setdefault(key, _Group(location))
             group.model_calls.append((span["start"], turns))
-            prefixes = ("user.", "enduser.", "client.")
-            group.metadata |= {name: attributes[name] for name in attributes if name.startswith(prefixes)}
+            names = (name for name in attributes if name.startswith(("user.", "enduser.", "client.")))
+            group.metadata |= {name: attributes[name] for name in names}
     yield from _read_groups(groups)
 
 
-_EXPORTS = (
-    ("resourceSpans", "scopeSpans", "spans"),
-    ("resourceLogs", "scopeLogs", "logRecords"),
-)
+_EXPORTS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
 
 
 def _spans(value: Any) -> Iterator[Item]:
@@ -183,13 +178,7 @@ def _span(span: Any) -> Item:
         raise DamagedError("holds a span without a trace id")
     identity = str(_get(span, "spanId", "span_id") or context.get("span_id") or "")
     attributes = _attributes(span.get("attributes"))
-    names = (
-        "startTimeUnixNano",
-        "start_time_unix_nano",
-        "start_time",
-        "timeUnixNano",
-        "observedTimeUnixNano",
-    )
+    names = "startTimeUnixNano", "start_time_unix_nano", "start_time", "timeUnixNano", "observedTimeUnixNano"
     start = next((span[name] for name in names if span.get(name) not in (None, "", "0")), "")
     failed_id = ""
     if "body" in span and "start_time" not in span:  # a log record
@@ -241,12 +230,16 @@ def _plain_value(value: Any) -> Any:
 
 def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Turn]:
     """The messages that a span records: in attributes, or in events as the older conventions have them."""
-    for source in (attributes, *(event for _, event in events)):
-        names = ("gen_ai.input.messages", "gen_ai.output.messages")
-        turns = [turn for name in names for turn in _messages(source.get(name), name)]
-        if turns:
-            return turns
-    return [turn for name, event in events if name in _EVENT_ROLES for turn in _turns_of_event(name, event)]
+    if attributes.get("gen_ai.operation.name") == "execute_tool":
+        return []  # the messages of Strands are here the arguments and the result of the call
+    sources = (attributes, *(event for _, event in events))
+    turns: list[Turn] = []
+    for name in ("gen_ai.input.messages", "gen_ai.output.messages"):
+        # Events repeat the attributes, or each name has an event of its own.
+        turns += next(filter(None, (_messages(source.get(name), name) for source in sources)), [])
+    return turns or [
+        turn for name, event in events if name in _EVENT_ROLES for turn in _turns_of_event(name, event)
+    ]
 
 
 def _decoded(value: Any) -> Any:
@@ -268,13 +261,8 @@ def _messages(value: Any, name: str) -> list[Turn]:
         raise DamagedError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
 
 
-_EVENT_ROLES = {
-    "gen_ai.system.message": "system",
-    "gen_ai.user.message": "user",
-    "gen_ai.assistant.message": "assistant",
-    "gen_ai.tool.message": "tool",
-    "gen_ai.choice": "assistant",
-}
+_EVENT_ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+_EVENT_ROLES["gen_ai.choice"] = "assistant"
 
 
 def _turns_of_event(name: str, event: Item) -> list[Turn]:
@@ -282,14 +270,14 @@ def _turns_of_event(name: str, event: Item) -> list[Turn]:
     body = _decoded(event.get("message", event))
     body = body if isinstance(body, dict) else {"content": body}
     content = body.get("content")
-    if content is not None and not isinstance(content, str | list):
+    blocks = _decoded(content)
+    if isinstance(blocks, list) and blocks and all(map(is_block, blocks)):
+        content = blocks
+    elif content is not None and not isinstance(content, str | list):
         content = json.dumps(content, ensure_ascii=False)
-    message = {
-        "content": content,
-        "tool_calls": _decoded(body.get("tool_calls")),
-        "tool_call_id": body.get("id"),
-    }
-    return turns_of_message({"role": _EVENT_ROLES[name], **message})
+    calls = _decoded(body.get("tool_calls"))
+    message = {"role": _EVENT_ROLES[name], "content": content, "tool_calls": calls}
+    return turns_of_message({**message, "tool_call_id": body.get("id")})
 
 
 # ---- Langfuse
