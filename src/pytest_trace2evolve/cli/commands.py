@@ -476,19 +476,6 @@ SERVE = Command(
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 
-VIEW = Command(
-    "view",
-    "browse runs, candidates, traces and the ledger in a browser",
-    ("trace2evolve view", "trace2evolve view --port 8123"),
-    "view:serve",
-    (
-        text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
-        integer_option(
-            "--port", "N", "port to listen on (default: a free port)", range_check(0, 65535), default=0
-        ),
-    ),
-)
-
 EXPORT = Command(
     "export",
     "write a run for Inspect, OpenTelemetry or pandas",
@@ -536,7 +523,7 @@ TOOLSANDBOX = Command(
 
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
-    "evidence": (RUNS, SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "evidence": (RUNS, SHOW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, TRAIN_ROUTER),
     "serve": (SERVE, DOCTOR),
 }
