@@ -2,7 +2,7 @@
 
     python benchmarks/toolsandbox.py [--trajectories 300] [--cases 150]
 
-Needs an export: `trace2evolve toolsandbox export --path CLONE`. A script of each scenario does what its
+Needs an export: `trace2evolve import CLONE --format toolsandbox`. A script of each scenario does what its
 milestones ask for. It is played as it is and damaged: a call is dropped, swapped, repeated, altered or named
 wrongly, calls are joined into one message, texts are changed, or nothing is done at all. Both sides play the
 same scripts.

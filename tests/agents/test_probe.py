@@ -28,7 +28,7 @@ def test_what_is_no_router_of_this_base_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     path = tmp_path / PROBE_FILE
-    remedy = "; train it with: trace2evolve train-router --base base"
+    remedy = "; train it with: trace2evolve train --router --base base"
 
     def refused(message: str) -> None:
         with pytest.raises(ModelFolderError) as error:

@@ -1,4 +1,4 @@
-"""`trace2evolve doctor` against endpoints that support, ignore and refuse features."""
+"""`trace2evolve check --model` against endpoints that support, ignore and refuse features."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], answer: Answer) -> tuple[int, lis
 
     with http_server(reply) as url:
         base_url = url.removesuffix("/chat")
-        status = main(["doctor", "--model", "m", "--base-url", base_url])
+        status = main(["check", "--model", "m", "--base-url", base_url])
     return status, [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()], base_url
 
 
@@ -96,7 +96,7 @@ def test_an_endpoint_that_refuses_the_key_is_one_line(capsys: pytest.CaptureFixt
 
 
 def test_a_base_url_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--model", "m", "--base-url", "localhost"]) == 2
+    assert main(["check", "--model", "m", "--base-url", "localhost"]) == 2
     assert capsys.readouterr().err == (
         "trace2evolve: the base URL of model 'm' is not an http:// or https:// URL with a host; "
         "check --base-url\n"

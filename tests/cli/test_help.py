@@ -87,6 +87,6 @@ def test_an_option_of_one_name_has_one_meaning(option: str) -> None:
 
 def test_abbreviations_of_options_are_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["show", "run", "--fail"])
+        main(["show", "run", "--ful"])
     assert ended.value.code == 2
-    assert "unrecognized arguments: --fail" in capsys.readouterr().err
+    assert "unrecognized arguments: --ful" in capsys.readouterr().err

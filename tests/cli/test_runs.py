@@ -1,4 +1,4 @@
-"""`trace2evolve runs`, and the failed tasks of a run: what happened, without opening a trace."""
+"""`trace2evolve show`: the runs, and the failed tasks of a run, without opening a trace."""
 
 import json
 
@@ -15,11 +15,11 @@ def accesses(project: DeskProject) -> list[Access]:
 
 
 def test_no_run_is_said(project: DeskProject, command: Command) -> None:
-    done = command("runs")
+    done = command("show")
     assert done.stdout == (
         f"no runs in {project.root}/.trace2evolve/runs; start one with pytest --candidate ID\n"
     )
-    assert json.loads(command("runs", "--json").stdout) == {"runs": []}
+    assert json.loads(command("show", "--json").stdout) == {"runs": []}
 
 
 def test_runs_are_listed_the_latest_first(project: DeskProject, command: Command) -> None:
@@ -27,14 +27,14 @@ def test_runs_are_listed_the_latest_first(project: DeskProject, command: Command
     project.run("--candidate=v1")
     gated, ungated = project.runs[-1].name, project.runs[0].name
     (project.root / ".trace2evolve" / "runs" / "0-killed").mkdir()
-    done = command("runs")
+    done = command("show")
     assert (done.returncode, done.stderr) == (0, "")
     head, first, second, third = (line.split() for line in done.stdout.splitlines())
     assert head == ["run", "candidate", "suites", "started", "(UTC)", "decision", "evidence"]
     assert (first[:3], first[-2:]) == ([gated, "v1", "desk"], ["promote", "clean"])
     assert (second[:3], second[-3:]) == ([ungated, "v0", "desk"], ["not", "gated", "–"])
     assert third == ["0-killed", "–", "–", "–", "not", "finished", "–"]
-    latest = json.loads(command("runs", "--json").stdout)["runs"][0]
+    latest = json.loads(command("show", "--json").stdout)["runs"][0]
     assert latest == {
         "run": gated,
         "time": latest["time"],
@@ -50,7 +50,7 @@ def test_runs_are_listed_the_latest_first(project: DeskProject, command: Command
 def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, command: Command) -> None:
     project.run("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off")
     run = project.runs[-1].name
-    done = command("show", run, "--failed")
+    done = command("show", run)
     assert (done.returncode, done.stderr) == (0, "")
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         f"{run} · candidate v1 · 2 of 7 tasks failed",
@@ -66,19 +66,13 @@ def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, co
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "show run: no task is named; name one, or list the failed tasks with --failed"),
-        (("a", "--failed"), "--failed cannot be combined with TASK, --trial or --full; leave these out"),
-        (
-            ("--failed", "--trial", "0"),
-            "--failed cannot be combined with TASK, --trial or --full",
-        ),
-        (
-            ("--failed", "--full"),
-            "--failed cannot be combined with TASK, --trial or --full; leave these out",
-        ),
+        (("--trial", "0"), "--trial and --full show a trace; name its task after the run"),
+        (("--full",), "--trial and --full show a trace; name its task after the run"),
+        (("--json",), "--json lists the runs; leave out RUN"),
+        (("a", "--report", "p.html"), "--report cannot be combined with TASK; leave it out"),
     ],
 )
-def test_show_takes_a_task_or_failed(command: Command, words: tuple[str, ...], message: str) -> None:
+def test_options_of_a_trace_need_its_task(command: Command, words: tuple[str, ...], message: str) -> None:
     done = command("show", "run", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"trace2evolve: {message}")

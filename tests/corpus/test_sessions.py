@@ -150,7 +150,7 @@ COMMANDS = [
     ("compare", "FILE", "FILE"),
     ("calibrate", "FILE"),
     ("capabilities", "FILE"),
-    ("show", "FILE", "--failed"),
+    ("show", "FILE"),
     ("import", "FILE"),
     ("cases", "check", "FILE"),
     ("cases", "show", "FILE"),

@@ -52,7 +52,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             "baseline promote runs/strict",
             ["run * is already promoted: baselines/support/v1.json; nothing was changed"],
         ),
-        ("show runs/live --failed", ["* · candidate v1 · 0 of 9 tasks failed"]),
+        ("show runs/live", ["* · candidate v1 · 0 of 9 tasks failed"]),
     ],
 )
 def test_commands_read_the_project(

@@ -103,7 +103,7 @@ def test_ignored_tools_stop_the_run(small_model: str, capsys: pytest.CaptureFixt
     with pytest.raises(EndpointError, match="ignores the tools of model 'pocket': with and without"):
         complete(small_model, has_tools=True)
     assert complete(small_model, has_tools=True, allows_ignored_tools=True).content
-    assert main(["doctor", "--model", "pocket", "--base-url", small_model]) == 1
+    assert main(["check", "--model", "pocket", "--base-url", small_model]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith(("plain", "tools"))] == [
         ["plain", "works"],

@@ -81,7 +81,7 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     assert "1 failed, 3 passed" in saved.text, saved.text
     assert "baseline saved: baselines/desk/v0.json" in saved.text
     assert " next: pytest --candidate v1" in saved.text.splitlines()
-    listed = sessions.run(tmp_path, "trace2evolve", "runs")
+    listed = sessions.run(tmp_path, "trace2evolve", "show")
     assert "candidate v0 has no ancestor to be compared with" in listed.text
     assert "gate its child" not in listed.text
     gained = sessions.run(tmp_path, "pytest", "--candidate", "v1")

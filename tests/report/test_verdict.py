@@ -392,7 +392,8 @@ def test_colours_change_no_letter(name: str) -> None:
 def test_no_line_is_longer_than_the_terminal_is_wide(found: RunSummary, width: int, verbosity: int) -> None:
     figures = [(suite.name, "discovery", metrics(9, 0.5)) for suite in found.suites]
     text = run_report(found, figures, width=width, has_colour=False, verbosity=verbosity, exit_status=10)
-    assert max(map(cell_len, text.splitlines())) <= width
+    wrapped = [line for line in text.splitlines() if not line.startswith((" next: ", " open: "))]
+    assert max(map(cell_len, wrapped)) <= width  # commands run as they stand
 
 
 CELLS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=60)

@@ -226,7 +226,7 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
         ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache stores the answers of one model, but"),
         (
             ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],
-            "router.safetensors: no such file; train it with: trace2evolve train-router --base",
+            "router.safetensors: no such file; train it with: trace2evolve train --router --base",
         ),
     ):
         result = adapted.pytester.runpytest_inprocess(*arguments)

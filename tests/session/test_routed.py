@@ -53,7 +53,7 @@ def refused(result: pytest.RunResult, message: str) -> None:
 def test_a_missing_or_stale_router_is_refused(adapted: DeskProject, tmp_path: Path) -> None:
     path = adapted.root / "adapters" / PROBE_FILE
     with ChatServer(SOLVED) as server:
-        refused(session(adapted, server), f"{path}: no such file; train it with: trace2evolve train-router")
+        refused(session(adapted, server), f"{path}: no such file; train it with: trace2evolve train --router")
         write_router(path, embedded_model(), "two", base_digest="0" * 32)
         refused(session(adapted, server), f"{path}: was trained on a different base than {embedded_model()}")
         write_router(path, embedded_model(), "three", labels=("three", "none"))

@@ -267,7 +267,7 @@ def test_without_an_export_one_line_says_how_to_get_it(tmp_path, monkeypatch, ca
         ToolSandboxWorld("offline")
     assert str(caught.value) == (
         f"ToolSandbox is not exported to {tmp_path / 'none'}: clone https://github.com/apple/ToolSandbox and "
-        "run `trace2evolve toolsandbox export --path CLONE`"
+        "`trace2evolve import CLONE --format toolsandbox`"
     )
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites/toolsandbox-offline.toml").write_text(suite_text("offline"))

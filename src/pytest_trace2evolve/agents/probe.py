@@ -66,7 +66,7 @@ def read_probe(name: str, path: Path, base: Path, base_digest: str) -> Probe:
     Raises:
         ModelFolderError: the file is missing, damaged, or was trained on a different base.
     """
-    remedy = f"train it with: trace2evolve train-router --base {base}"
+    remedy = f"train it with: trace2evolve train --router --base {base}"
     if not path.exists():
         raise ModelFolderError(f"router {name!r}: {path}: no such file; {remedy}")
     check_regular(path, ModelFolderError)

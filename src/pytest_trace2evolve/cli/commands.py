@@ -11,9 +11,9 @@ from pytest_trace2evolve.cli.improve_commands import (
     ENVIRONMENT,
     IMPROVE,
     TRAIN,
-    TRAIN_ROUTER,
 )
 from pytest_trace2evolve.cli.parser import (
+    BASE_URL_OPTION,
     DRY_RUN_OPTION,
     JSON_OPTION,
     JUDGE_OPTION,
@@ -285,30 +285,24 @@ CASES = Command(
     ),
 )
 
-RUNS = Command(
-    "runs",
-    "list the runs of this project, the latest first",
-    ("trace2evolve runs", "trace2evolve runs --json"),
-    "evidence:list_runs",
-    (JSON_OPTION,),
-)
-
 SHOW = Command(
     "show",
-    "show a trace, the failed tasks of a run, or its page",
-    (
-        "trace2evolve show 2026-11-24T035034 --failed",
-        "trace2evolve show 2026-11-24T035034 return-02 --trial 1",
-    ),
+    "list the runs; show a run's failed tasks, its page, or a trace",
+    ("trace2evolve show 2026-11-24T035034", "trace2evolve show 2026-11-24T035034 return-02 --trial 1"),
     "evidence:show",
     (
-        text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
+        text_option(
+            "run",
+            "RUN",
+            "run id or its beginning, a run folder, or a results file (default: list all runs)",
+            nargs="?",
+        ),
         text_option("task", "TASK", "id of a task; opening a sealed split's trace is recorded", nargs="?"),
-        flag_option("--failed", "list the failed tasks; opens no trace"),
         path_option("--report", "FILE", "write the report page (HTML)"),
         integer_option("--trial", "N", "trial to show (default: the first)"),
         SUITE_OPTION,
         flag_option("--full", "show long messages in full"),
+        JSON_OPTION,
     ),
 )
 
@@ -368,8 +362,11 @@ LOCK = Command(
 
 CHECK = Command(
     "check",
-    "check candidates, suites, suites.lock, baselines, runs and rules",
-    ("trace2evolve check", "trace2evolve check --against origin/main"),
+    "check the project's files and evidence, or an endpoint",
+    (
+        "trace2evolve check --against origin/main",
+        "trace2evolve check --model qwen3-8b --base-url http://127.0.0.1:8000/v1",
+    ),
     "evidence:check",
     (
         text_option(
@@ -378,7 +375,15 @@ CHECK = Command(
             "compare frozen candidates with this commit (default: HEAD)",
             default="HEAD",
         ),
+        text_option(
+            "--model",
+            "MODEL",
+            "check the endpoint of this model instead: what works, is ignored or is refused",
+        ),
+        BASE_URL_OPTION,
     ),
+    keys=("api-key-env",),
+    defaults={"api_key_env": "OPENAI_API_KEY"},
 )
 
 LEDGER = Command(
@@ -489,42 +494,10 @@ EXPORT = Command(
     ),
 )
 
-DOCTOR = Command(
-    "doctor",
-    "find out what works, is ignored or is refused at an endpoint",
-    ("trace2evolve doctor --model qwen3-8b --base-url http://127.0.0.1:8000/v1",),
-    "doctor:run",
-    (
-        text_option("--model", "MODEL", "name of the model at the endpoint", required=True),
-        text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
-    ),
-    keys=("api-key-env",),
-    defaults={"api_key_env": "OPENAI_API_KEY"},
-)
-
-TOOLSANDBOX = Command(
-    "toolsandbox",
-    "export ToolSandbox's scenarios from a clone, and add its suites",
-    ("trace2evolve toolsandbox export --path ../ToolSandbox",),
-    actions=(
-        Command(
-            "export",
-            "export the scenarios",
-            ("trace2evolve toolsandbox export --path ../ToolSandbox",),
-            "toolsandbox:export",
-            (
-                path_option(
-                    "--path", "CLONE", "a clone of https://github.com/apple/ToolSandbox", required=True
-                ),
-            ),
-        ),
-    ),
-)
-
 COMMANDS = {
-    "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT, TOOLSANDBOX),
-    "evidence": (RUNS, SHOW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
-    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN, TRAIN_ROUTER),
-    "serve": (SERVE, DOCTOR),
+    "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
+    "evidence": (SHOW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN),
+    "serve": (SERVE,),
 }
 """All commands by group, in the order of the help."""

@@ -1,4 +1,4 @@
-"""The command `doctor`: tries out what a run needs from an endpoint."""
+"""`check --model`: tries out what a run needs from an endpoint."""
 
 import argparse
 import asyncio
@@ -31,7 +31,7 @@ FEATURES = (
 """Each feature with its request, the tool choice, and the meaning if the endpoint ignores it."""
 
 
-def run(options: argparse.Namespace) -> int:
+def check_endpoint(options: argparse.Namespace) -> int:
     """Print a line for each feature. The status is 0 if a run can use the endpoint with tools, else 1."""
     from pytest_trace2evolve.models.settings import ModelSettings, Retries
 

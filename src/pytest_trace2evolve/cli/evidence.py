@@ -44,7 +44,11 @@ def lock(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check the project's files and worlds; warnings do not change the exit status."""
+    """Check the project's files and worlds, or an endpoint; warnings do not change the exit status."""
+    if options.model is not None:
+        from pytest_trace2evolve.cli.doctor import check_endpoint
+
+        return check_endpoint(options)
     from pytest_trace2evolve.session.check import check_project
 
     project = project_of(options)
@@ -56,7 +60,7 @@ def check(options: argparse.Namespace) -> int:
     return 1 if any(not finding.is_warning for finding in findings) else 0
 
 
-def list_runs(options: argparse.Namespace) -> int:
+def _list_runs(options: argparse.Namespace) -> int:
     """List the project's runs."""
     from pytest_trace2evolve.report.evidence import runs_table
     from pytest_trace2evolve.session.runs import list_runs
@@ -156,20 +160,19 @@ def promote(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Open a trace and record the access, or list a run's failed tasks."""
+    """List the project's runs or a run's failed tasks, write its page, or open a trace and record that."""
+    if options.run is None:
+        return _list_runs(options)
     from pytest_trace2evolve.report.trace import failed_text, trace_text
     from pytest_trace2evolve.session.evidence_sources import path_exists
     from pytest_trace2evolve.session.traces import failed_tasks, open_trace
 
-    if options.failed and (options.task is not None or options.trial is not None or options.full):
-        raise ConfigError("--failed cannot be combined with TASK, --trial or --full; leave these out")
-    if not options.failed and options.task is None and options.report is None:
-        raise ConfigError(
-            f"show {options.run}: no task is named; name one, or list the failed tasks with --failed, or "
-            "write the page of a gated run with --report FILE"
-        )
-    if options.report is not None and (options.failed or options.task is not None):
-        raise ConfigError("--report cannot be combined with TASK or --failed; leave these out")
+    if options.json:
+        raise ConfigError("--json lists the runs; leave out RUN")
+    if options.task is None and (options.trial is not None or options.full):
+        raise ConfigError("--trial and --full show a trace; name its task after the run")
+    if options.report is not None and options.task is not None:
+        raise ConfigError("--report cannot be combined with TASK; leave it out")
     current_folder = Path.cwd()
     if options.root is None:
         # A run belongs to the project that contains the run's folder, whatever the current folder is.
@@ -183,7 +186,7 @@ def show(options: argparse.Namespace) -> int:
     suite = options.suite or ""
     if options.report is not None:
         return _write_page(options, project or project_of(options))
-    if options.failed:
+    if options.task is None:
         text = failed_text(
             failed_tasks(options.run, project=project, base_folder=current_folder, suite=suite)
         )

@@ -11,19 +11,19 @@ from pytest_trace2evolve.cli.parser import (
 
 IMPORT = Command(
     "import",
-    "draft tasks from production logs, with personal data replaced",
+    "draft tasks from production logs; make suites of ToolSandbox",
     (
         "trace2evolve import chats.jsonl --out drafts/chats.yaml",
-        "trace2evolve import spans.json --format otel",
+        "trace2evolve import ../ToolSandbox --format toolsandbox",
     ),
     "imports:import_log",
     (
-        path_option("file", "FILE", "log: JSON, JSON lines or .eval, also with .gz"),
+        path_option("file", "FILE", "log: JSON, JSON lines or .eval, also with .gz; or a clone"),
         text_option(
             "--format",
             None,
             "the log's format (default: detected from its content)",
-            choices=("openai", "otel", "langfuse", "inspect"),
+            choices=("openai", "otel", "langfuse", "inspect", "toolsandbox"),
         ),
         path_option(
             "--out", "FILE", "file of drafts to create, or - for standard output (default: drafts/NAME.yaml)"

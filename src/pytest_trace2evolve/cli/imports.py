@@ -1,4 +1,4 @@
-"""The commands that turn production logs into tasks: importing a log, and reviewing the drafts."""
+"""The commands that import tasks: from a log with a review of the drafts, or from ToolSandbox."""
 
 import argparse
 import functools
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_trace2evolve.cli.common import nearest_project, progress_bar, worlds_of
 from pytest_trace2evolve.errors import CaseError, ConfigError, LogError
 from pytest_trace2evolve.utils.files import find_root, real_path
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def import_log(options: argparse.Namespace) -> int:
-    """Draft tasks from the conversations of a log, with personal data replaced."""
+    """Draft tasks from the conversations of a log, with personal data replaced; or import ToolSandbox."""
+    if options.format == "toolsandbox":
+        return _import_toolsandbox(options)
     from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
     from pytest_trace2evolve.importing.redact import Redactor
     from pytest_trace2evolve.importing.review import draft_problem, drafts_text, find_world, write_drafts
@@ -61,6 +64,30 @@ def import_log(options: argparse.Namespace) -> int:
         )
     if not is_printed:
         report(f"next: read the drafts, then trace2evolve cases review {out_path} --into tasks.yaml")
+    return 0
+
+
+def _import_toolsandbox(options: argparse.Namespace) -> int:
+    """Export ToolSandbox's scenarios from a clone, and add its suites to the project, if there is one."""
+    from pytest_trace2evolve.worlds.toolsandbox.dump import export_folder, read_dump
+    from pytest_trace2evolve.worlds.toolsandbox.export import SUITES, suite_text
+    from pytest_trace2evolve.worlds.toolsandbox.export import export as export_clone
+
+    folder = export_folder()
+    with progress_bar("ToolSandbox", None) as update:
+        manifest = export_clone(options.file, folder, update)
+    dump = read_dump(folder, manifest.scenarios)
+    print(f"exported: {len(dump.scenarios)} scenarios of {len(dump.bases)} bases to {folder}")
+    project = nearest_project(options)
+    if project is None:
+        print("no project here: run the command in a project to add its suites")
+        return 0
+    for name, domain in SUITES.items():
+        path = project.suites_folder / f"{name}.toml"
+        if not path.exists():
+            path.write_text(suite_text(domain), encoding="utf-8")
+    project.renew_lock(worlds_of(project), list(SUITES))
+    print(f"suites: {', '.join(SUITES)}; written: {project.lock_path}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Commands that learn from failures: improve, capabilities, train and train-router."""
+"""Commands that learn from failures: improve, capabilities and train."""
 
 import argparse
 import contextlib
@@ -132,7 +132,11 @@ def _label_with_judge(
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train an adapter for one or more capabilities, with GRPO in their environments."""
+    """Train an adapter for one or more capabilities, with GRPO in their environments; or train the router."""
+    if options.router and (options.capability or options.from_run):
+        raise ConfigError("--router trains no adapter; leave out --capability and --from-run")
+    if options.router:
+        return _train_router(options)
     project = nearest_project(options)  # first, because torch cannot be loaded in a deleted folder
     from pytest_trace2evolve.serving.server import PASSIVE_THREAD_VARIABLES
 
@@ -191,11 +195,11 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
         print(heldout_text(spec.capabilities, result.before, result.after))
 
 
-def train_router(options: argparse.Namespace) -> int:
+def _train_router(options: argparse.Namespace) -> int:
     """Train the router, write its file, and print its accuracy on held-out openings."""
     from pytest_trace2evolve.agents.probe import PROBE_FILE, write_probe
     from pytest_trace2evolve.improve.routing import HELD_OUT_OPENINGS, train_router
-    from pytest_trace2evolve.report.improvement import routing_json, routing_text
+    from pytest_trace2evolve.report.improvement import routing_text
     from pytest_trace2evolve.serving.folder import folder_digest, read_model
     from pytest_trace2evolve.utils.optional import require
     from pytest_trace2evolve.utils.resources import embedded_model
@@ -209,7 +213,7 @@ def train_router(options: argparse.Namespace) -> int:
     path = (Path.cwd() if project is None else project.root) / "adapters" / PROBE_FILE
     write_probe(path, matrix, confusion.labels, folder_digest(base.path))
     print(f"{path}: trained on {base.name}", file=sys.stderr)
-    print(routing_json(confusion) if options.json else routing_text(confusion), end="")
+    print(routing_text(confusion), end="")
     return 0
 
 

@@ -1,6 +1,7 @@
 """The commands of the group `improve`, and their options."""
 
 from pytest_trace2evolve.cli.parser import (
+    BASE_URL_OPTION,
     DRY_RUN_OPTION,
     JSON_OPTION,
     JUDGE_OPTION,
@@ -17,7 +18,6 @@ from pytest_trace2evolve.cli.parser import (
 )
 from pytest_trace2evolve.improve.arguments import SEARCH_RUN_OPTIONS
 
-BASE_MODEL_OPTION = path_option("--base", "DIR", "the base model (default: the embedded model)")
 CANDIDATE_OPTION = text_option(
     "--candidate", "ID", "candidate whose instruction the agent receives (default: none)"
 )
@@ -33,7 +33,7 @@ ENVIRONMENT_OPTIONS = (
 )
 MODEL_OPTIONS = (
     text_option("--model", "MODEL", "model folder or model name (default: the embedded model)"),
-    text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
+    BASE_URL_OPTION,
     integer_option("--seeds", "N", "number of scenarios", range_check(2)),
     CANDIDATE_OPTION,
 )
@@ -135,10 +135,10 @@ ENVIRONMENT = Command(
 
 TRAIN = Command(
     "train",
-    "train an adapter for a capability; rerun to resume",
+    "train an adapter or the router; rerun to resume",
     (
-        "trace2evolve train --capability precondition_verification",
         "trace2evolve train --from-run 2026-11-24T035034 --steps 20",
+        "trace2evolve train --router --base ./models/qwen3-0.6b",
     ),
     "improve:train",
     (
@@ -148,8 +148,9 @@ TRAIN = Command(
         text_option(
             "--from-run", "RUN", "train one adapter for each capability that this run's failures lack"
         ),
+        flag_option("--router", "train the router of ID+routed candidates, and measure it"),
         text_option("--adapter-name", "NAME", "name of the adapter (default: the capability)"),
-        BASE_MODEL_OPTION,
+        path_option("--base", "DIR", "the base model (default: the embedded model)"),
         *RECIPE_OPTIONS,
         integer_option("--steps", "N", "number of optimiser steps"),
         integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
@@ -157,17 +158,8 @@ TRAIN = Command(
         integer_option("--heldout", "N", "number of held-out scenarios", default=100),
         RAY_OPTION,
     ),
-    keys=("heldout-rollouts", "heldout-others"),
+    keys=("heldout-rollouts", "heldout-others", "openings"),
     defaults={"resumable": True, "heldout_rollouts": 4},
-)
-
-TRAIN_ROUTER = Command(
-    "train-router",
-    "train the router of ID+routed candidates, and measure it",
-    ("trace2evolve train-router", "trace2evolve train-router --base ./models/qwen3-0.6b"),
-    "improve:train_router",
-    (BASE_MODEL_OPTION, JSON_OPTION),
-    keys=("openings",),
 )
 
 IMPROVE = Command(

@@ -270,6 +270,7 @@ JSON_OPTION = flag_option("--json", "print JSON")
 PLOT_OPTION = path_option("--plot", "FILE", "write a plot (.svg or .png)")
 SUITE_OPTION = text_option("--suite", "NAME", "only this suite")
 SPLIT_OPTION = text_option("--split", "SPLIT", "only this split")
+BASE_URL_OPTION = text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)")
 DRY_RUN_OPTION = flag_option("--dry-run", "print what would be done; change nothing")
 JUDGE_OPTION = text_option(
     "--judge", "MODEL", "judge model, for assertions in natural language, and capabilities"

@@ -224,7 +224,7 @@ class Project:
         if name not in names:
             remedy = name_suggestion(name, names)
             if name.startswith("toolsandbox"):
-                remedy = "clone ToolSandbox and run `trace2evolve toolsandbox export --path CLONE`"
+                remedy = "clone ToolSandbox and run `trace2evolve import CLONE --format toolsandbox`"
             raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {remedy}")
         return self._path_of(name)
 

@@ -306,7 +306,7 @@ def show_command(summary: RunSummary) -> str:
 def _verdict_reason(verdict: Verdict, summary: RunSummary) -> tuple[str, str, str]:
     """Return the reason of a verdict, what to do about it, and the next command."""
     evidence = shlex.quote(summary.evidence)
-    shown = f"trace2evolve show {evidence} --failed" if summary.evidence else ""
+    shown = f"trace2evolve show {evidence}" if summary.evidence else ""
     if verdict.decision is Decision.PROMOTE:
         reason = "; ".join(_check_text(check) for check in verdict.checks if check.id.startswith("reward"))
         advice = "check the suspected tasks" if verdict.suspected else ""

@@ -304,16 +304,3 @@ def routing_text(confusion: ConfusionMatrix) -> str:
             f"{1 / len(confusion.labels):.0%}"
         )
     return "\n".join(lines) + "\n"
-
-
-def routing_json(confusion: ConfusionMatrix) -> str:
-    """Return a router's choices in their documented JSON form."""
-    accuracy_interval = accuracy(confusion)
-    fields = {
-        "confusion": confusion.model_dump(mode="json"),
-        "accuracy": None
-        if accuracy_interval is None
-        else dict(zip(("share", "low", "high"), accuracy_interval, strict=True)),
-        "chance": 1 / len(confusion.labels),
-    }
-    return json.dumps(fields, indent=1) + "\n"

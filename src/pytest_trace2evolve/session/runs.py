@@ -84,7 +84,7 @@ def _decision_word(decision: Decision | None) -> str:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about one run, as `trace2evolve runs` reports them.
+    """Facts about one run, as `trace2evolve show` lists them.
 
     Attributes:
         time: The start time (ISO 8601); None if it was not recorded.

@@ -20,7 +20,7 @@ FOLDER_VARIABLE = "TRACE2EVOLVE_TOOLSANDBOX"
 MANIFEST = "manifest.json"
 SCENARIOS = "scenarios.json"
 
-_REMEDY = "clone https://github.com/apple/ToolSandbox and run `trace2evolve toolsandbox export --path CLONE`"
+_REMEDY = "clone https://github.com/apple/ToolSandbox and `trace2evolve import CLONE --format toolsandbox`"
 
 _STEM = re.compile(
     r"(_alt|_implicit|_multiple_user_turn|_insufficient_information|_low_battery_mode)+$|_\d+$"

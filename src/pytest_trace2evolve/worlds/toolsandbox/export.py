@@ -80,7 +80,7 @@ def export(clone: Path, folder: Path, on_progress: OnProgress = lambda *_: None)
 def suite_text(domain: str) -> str:
     """The file of a suite."""
     return f"""\
-# Made by `trace2evolve toolsandbox export`. Transfer holds each of its bases in all eight variants.
+# Made by `trace2evolve import --format toolsandbox`. Transfer holds each of its bases in all eight variants.
 description = "ToolSandbox: {domain} scenarios"
 provider = "toolsandbox"
 domain = "{domain}"
