@@ -481,22 +481,9 @@ SERVE = Command(
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 
-EXPORT = Command(
-    "export",
-    "write a run for Inspect, OpenTelemetry or pandas",
-    ("trace2evolve export csv 2026-11-24T035034", "trace2evolve export inspect results.json --output logs"),
-    "export:export",
-    (
-        text_option("format", None, "format of the files", choices=("inspect", "otel", "csv")),
-        text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
-        path_option("--output", "DIR", "folder of the files (default: RUN-FORMAT)"),
-        flag_option("--sealed", "export the traces of sealed splits too; the ledger records each access"),
-    ),
-)
-
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
-    "evidence": (SHOW, EXPORT, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "evidence": (SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN),
     "serve": (SERVE,),
 }
