@@ -155,7 +155,6 @@ COMMANDS = [
     ("cases", "check", "FILE"),
     ("cases", "show", "FILE"),
     ("cases", "review", "FILE"),
-    ("comment", "FILE", "--pr=1", "--repo=a/b"),
 ]
 
 

@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.verdict import (
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.github import MAX_COMMENT_BYTES, MIN_VERDICT_BYTES, run_markdown
+from pytest_trace2evolve.report.github import MIN_VERDICT_BYTES, run_markdown
 from tests.hostile import HOSTILE, alive, headings
 
 TEXTS = st.one_of(
@@ -107,7 +107,7 @@ def size(text: str) -> int:
     return len(text.encode("utf-8"))
 
 
-@given(SUMMARIES, st.sampled_from([MIN_VERDICT_BYTES, 20_000, MAX_COMMENT_BYTES]))
+@given(SUMMARIES, st.sampled_from([MIN_VERDICT_BYTES, 20_000, 65_536]))
 @settings(max_examples=40)
 def test_any_run_fits_and_nothing_of_it_acts(summary: RunSummary, limit: int) -> None:
     text = run_markdown(summary, max_bytes=limit)

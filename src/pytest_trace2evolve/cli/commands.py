@@ -21,14 +21,12 @@ from pytest_trace2evolve.cli.parser import (
     SPLIT_OPTION,
     SUITE_OPTION,
     Command,
-    ExclusiveOptions,
     Option,
     check_share,
     flag_option,
     integer_option,
     number_option,
     path_option,
-    pattern_type,
     range_check,
     text_option,
 )
@@ -406,56 +404,6 @@ LEDGER = Command(
     ),
 )
 
-COMMENT = Command(
-    "comment",
-    "post or update a run's report on a pull request",
-    (
-        "trace2evolve comment summary.json --pr 12",
-        "trace2evolve comment summary.json --pr 12 --repo me/agent --best-effort",
-    ),
-    "evidence:comment",
-    (
-        path_option(
-            "file",
-            "FILE",
-            "summary written by pytest --t2e-summary FILE.json, or the folder of gate --output",
-        ),
-        text_option("--repo", "OWNER/NAME", "repository (default: GITHUB_REPOSITORY)"),
-        ExclusiveOptions(
-            (
-                text_option(
-                    "--pr",
-                    "N",
-                    "number of the pull request",
-                    type=pattern_type("[1-9][0-9]{0,9}", "the number of a pull request"),
-                ),
-                text_option(
-                    "--head", "OWNER:BRANCH", "branch of the pull request, instead of --pr; needs --sha"
-                ),
-            ),
-            is_required=True,
-        ),
-        text_option(
-            "--sha",
-            "SHA",
-            "the commit that was evaluated",
-            type=pattern_type("[0-9a-f]{40}([0-9a-f]{24})?", "a whole commit id"),
-        ),
-        text_option(
-            "--key", None, "distinguishes several comments on one pull request (default: the run's suites)"
-        ),
-        text_option(
-            "--run-url",
-            "URL",
-            "URL of the CI job's page",
-            type=pattern_type("https?://[A-Za-z0-9._~:/?#%&=+-]+", "the URL of a page"),
-        ),
-        flag_option("--untrusted", "say in the comment that the run executed unreviewed code"),
-        flag_option("--best-effort", "exit 0 with one line if GitHub rejects the comment or does not answer"),
-    ),
-    keys=("author",),
-)
-
 SERVE = Command(
     "serve",
     "serve a model folder as an OpenAI-compatible endpoint",
@@ -483,7 +431,7 @@ SERVE = Command(
 
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
-    "evidence": (SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "evidence": (SHOW, BASELINE, LOCK, CHECK, LEDGER),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN),
     "serve": (SERVE,),
 }

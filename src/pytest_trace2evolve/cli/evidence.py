@@ -1,8 +1,7 @@
-"""Commands for saved evidence: runs, traces, baselines, the lock, checks, the ledger and pull requests."""
+"""Commands for saved evidence: runs, traces, baselines, the lock, checks and the ledger."""
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -11,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
-from pytest_trace2evolve.errors import CaseError, ConfigError, GitHubError, ResultsError
+from pytest_trace2evolve.errors import CaseError, ConfigError, ResultsError
 from pytest_trace2evolve.records.task_revision import revision_name
-from pytest_trace2evolve.utils.files import find_root, is_inside
+from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.session.ledger import ProjectLedger
-
-TOKEN_VAR = "GITHUB_TOKEN"
 
 
 def lock(options: argparse.Namespace) -> int:
@@ -271,63 +268,3 @@ def _repair_ledger(project_ledger: "ProjectLedger", *, is_confirmed: bool) -> in
         raise ConfigError(f"the repair could not be recorded: {error.strerror or error}") from None
     print(f"recorded as ledger entry {entry.name}, by {entry.who}; commit it")
     return 0
-
-
-MAX_SUMMARIES = 20
-"""The maximum number of comments of one command, because a folder may come from a stranger's run."""
-
-
-def comment(options: argparse.Namespace) -> int:
-    """Post reports as comments on a pull request, or update these comments."""
-    from pytest_trace2evolve.report.github import GitHub, post_summary
-    from pytest_trace2evolve.report.summary import read_summary
-
-    if options.head and not options.sha:
-        raise ConfigError("--head needs --sha, because a branch can move; give the commit that was evaluated")
-    summaries = {key: read_summary(path) for key, path in _summary_paths(options.file, options.key).items()}
-    if not summaries:
-        if not options.best_effort:
-            raise ConfigError(f"{options.file} contains no summary; name the folder of gate --output")
-        print(f"no comment: {options.file} contains no summary")
-        return 0
-    repository = options.repo or os.environ.get("GITHUB_REPOSITORY")
-    if not repository:
-        raise ConfigError("no repository is named; give --repo OWNER/NAME or set GITHUB_REPOSITORY")
-    for key, summary in summaries.items():
-        try:
-            token = os.environ.get(TOKEN_VAR)
-            if not token:
-                raise GitHubError(
-                    f"{TOKEN_VAR} is not set; set it to a token that can write to pull requests"
-                )
-            posted_comment = post_summary(
-                GitHub(repository, token),
-                summary,
-                pull_request=options.pr and int(options.pr),
-                branch=options.head,
-                sha=options.sha,
-                key=key,
-                author=options.author,
-                run_url=options.run_url,
-                is_untrusted=options.untrusted,
-            )
-        except GitHubError as error:
-            if not options.best_effort:
-                raise
-            print(f"trace2evolve: no comment: {error}; see the job's summary instead", file=sys.stderr)
-            return 0
-        if posted_comment is None:
-            print(f"no comment: no open pull request has {options.head} at {options.sha}")
-        else:
-            print(f"comment {'created' if posted_comment.is_new else 'updated'}: {posted_comment.url}")
-    return 0
-
-
-def _summary_paths(path: Path, key: str | None) -> dict[str | None, Path]:
-    """Return the paths of a summary, or of those in a folder, by the keys of their comments."""
-    if not path.is_dir():
-        return {key: path}
-    paths = [file for file in sorted(path.glob("*/summary.json")) if is_inside(file, path)]
-    if len(paths) > MAX_SUMMARIES:
-        raise ConfigError(f"{path} contains {len(paths)} summaries, more than {MAX_SUMMARIES}; name one file")
-    return {"/".join(filter(None, (key, file.parent.name))): file for file in paths}

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,25 +99,6 @@ def flag_option(name: str, help_text: str, short_name: str = "") -> Option:
     return Option(name, {"action": "store_true", "help": help_text}, short_name=short_name)
 
 
-def pattern_type(regex: str, description: str) -> Callable[[str], str]:
-    """Return an argparse type for texts that match a regular expression; errors call them `description`."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(regex, text):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
-        return text
-
-    return parse
-
-
-@dataclass(frozen=True)
-class ExclusiveOptions:
-    """Options of which at most one can be given; if `is_required` is set, exactly one must be given."""
-
-    options: tuple[Option, ...]
-    is_required: bool = False
-
-
 @dataclass(frozen=True)
 class Command:
     """One command.
@@ -140,7 +120,7 @@ class Command:
     help: str
     examples: tuple[str, ...] = ()
     run: str = ""
-    options: tuple[Option | ExclusiveOptions, ...] = ()
+    options: tuple[Option, ...] = ()
     keys: tuple[str, ...] = ()
     actions: tuple["Command", ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -192,11 +172,6 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
         )
         checks: list[tuple[str, str, ValueCheck]] = []
         for option in command.options:
-            if isinstance(option, ExclusiveOptions):
-                group = subparser.add_mutually_exclusive_group(required=option.is_required)
-                for exclusive_option in option.options:
-                    group.add_argument(*exclusive_option.names, **exclusive_option.settings)
-                continue
             destination = subparser.add_argument(*option.names, **option.settings).dest
             if option.check is not None:
                 checks.append((option.name, destination, option.check))

@@ -278,7 +278,6 @@ OPTIONS: tuple[Option, ...] = (
         "key repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT
     ),
     _option("key rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
-    _option("key author", "comment: author of the comment (default: the token's owner)"),
     _option("key served-model-name", "serve: name of the model (default: the folder's name)"),
     _option("key device", "serve: torch device (default: cuda if available, else cpu)"),
     _option(
