@@ -25,7 +25,7 @@ from pytest_trace2evolve.gate.checks import compute_findings, evaluate
 from pytest_trace2evolve.gate.columns import ACTION_METRICS, INVARIANTS, Floats
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP, predictive_power
-from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import (
     AGENTS,
@@ -38,6 +38,7 @@ from pytest_trace2evolve.gate.power import (
 )
 from pytest_trace2evolve.gate.protocols import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.significance import fisher
+from pytest_trace2evolve.gate.tallies import REWARD
 from pytest_trace2evolve.records.verdict import Goal
 
 ALPHA = 0.05
@@ -203,7 +204,7 @@ def _stages(job: Job, drawn: SimulatedStages) -> Shares:
 def _lost(job: Job, drawn: SimulatedStages) -> Shares:
     (live,) = drawn.stages
     for goal in CLAIMS:
-        rank = decision_ranks(CALIBRATED, live, Question(goal), drawn.has_actions)
+        rank = decision_ranks(CALIBRATED, live, Question(goal))
         yield f"lost {job.lost:.0%} {goal.value}", _shares(rank)
 
 

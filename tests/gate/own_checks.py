@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_trace2evolve.gate.columns import APPLIES_PREFIX, CHECK_PREFIX, Floats
-from pytest_trace2evolve.gate.pairs import Comparisons, Tally
+from pytest_trace2evolve.gate.pairs import Comparisons
+from pytest_trace2evolve.gate.tallies import Tally
 
 
 def with_checks(

@@ -1,6 +1,5 @@
 """Questions for harm alone: guard splits and goal `no-regression`, and the drop that they could detect."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP, Calibrated
-from pytest_trace2evolve.gate.confirm import fresh_p
+from pytest_trace2evolve.gate.confirm import FreshResult, fresh_p
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP
-from pytest_trace2evolve.gate.pairs import REGRESSIONS, pair
+from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.tallies import REGRESSIONS
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,
@@ -162,9 +162,9 @@ def test_no_regression_never_passes_with_a_confirmed_regression(
     old, new = (side(*[[1.0] * n + [0.0] * (6 - n) for n in counts]) for counts in zip(*passes, strict=True))
     pairs = pair(old, renamed(new))
     if fresh:
-        p = np.full(len(pairs.names), np.nan)
-        p[: len(fresh)] = [float(fresh_p(8, n, 8, m)) for n, m in fresh[: len(p)]]
-        pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
+        p = [float(fresh_p(8, n, 8, m)) for n, m in fresh]
+        results = {name: FreshResult(each, each) for name, each in zip(pairs.names, p, strict=False)}
+        pairs = pairs.with_fresh_results(results)
     verdict = decide(GateInput(pairs, policy, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
     if verdict.regressions:
         assert verdict.decision is Decision.DISCARD

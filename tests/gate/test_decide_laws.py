@@ -1,7 +1,6 @@
 """What is counted over many comparisons is what the gate decides of each."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,9 +14,10 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.columns import AGENT_ERRORS, INVARIANT_METRICS, INVARIANTS
 from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult
 from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
-from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
 from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.gate.tallies import Tally
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import (
     Decision,
@@ -60,12 +60,14 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             broken = {kind: draw(st.integers(0, 1))} if kind and reward is not None else None
             update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
             side.append(record.model_copy(update=update))
-        pairs = pair(*sides)
         if draw(st.booleans()):
-            pairs = replace(pairs, critical=frozenset(pairs.names[:2]))
+            sides[0][:] = [
+                record.model_copy(update={"critical": record.task_id in "01"}) for record in sides[0]
+            ]
+        pairs = pair(*sides)
         if live:
-            p = np.where(pairs.comparisons.is_broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
-            pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
+            p = draw(st.sampled_from([1e-4, 0.02, 0.7]))
+            pairs = pairs.with_fresh_results(dict.fromkeys(pairs.broken_tasks(), FreshResult(p, p)))
         found.append(pairs)
     return found
 
@@ -95,10 +97,11 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
             }
         )
 
-    binary = np.array([one.comparisons.is_binary for one in comparisons])
-    fresh = None if comparisons[0].fresh_p is None else np.stack([one.fresh_p for one in comparisons])
-    critical = np.vstack([one.comparisons.is_critical for one in comparisons])
-    return Comparisons(side(0), side(1), fresh_p=fresh, is_binary=binary, is_critical=critical)
+    rows = [one.comparisons for one in comparisons]
+    asked = {kind: np.vstack([row.has_actions[kind] for row in rows]) for kind in rows[0].has_actions}
+    fresh = None if rows[0].fresh_p is None else np.vstack([row.fresh_p for row in rows])
+    critical = np.vstack([row.is_critical for row in rows])
+    return Comparisons(side(0), side(1), fresh_p=fresh, is_critical=critical, has_actions=asked)
 
 
 @LAW
@@ -106,9 +109,8 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
 def test_a_row_comes_out_as_the_gate_decides_it(
     found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
 ) -> None:
-    asks = {kind: np.stack([one.has_actions[kind] for one in found]) for kind in found[0].has_actions}
     stage, question = Stage(1, 1, 1, 0.05 * level), Question(goal, is_guard=guard, stage_alpha=0.05 * level)
-    rows = decision_ranks(policy, stacked(found), question, asks)
+    rows = decision_ranks(policy, stacked(found), question)
     for rank, pairs in zip(rows, found, strict=True):
         verdict = decide(
             GateInput(

@@ -11,7 +11,6 @@ from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.columns import Floats
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.intervals import drop_sensitivity
-from pytest_trace2evolve.gate.pairs import REWARD
 from pytest_trace2evolve.gate.policy import STRICT, get_policy, policy_version
 from pytest_trace2evolve.gate.power import (
     AGENTS,
@@ -23,6 +22,7 @@ from pytest_trace2evolve.gate.power import (
     simulate_stages,
 )
 from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.gate.tallies import REWARD
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Estimand, Goal, Verdict
 from tests.gate.verdicts import judged
 from tests.gate_helpers import side

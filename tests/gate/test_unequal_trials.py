@@ -13,10 +13,11 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.intervals import information_share
-from pytest_trace2evolve.gate.pairs import REWARD, Comparisons, Pairs, Tally, pair
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.gate.significance import sign_flip
+from pytest_trace2evolve.gate.tallies import REWARD, Tally
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from tests.gate_helpers import Side, side
 
@@ -58,7 +59,7 @@ def permuted(pairs: Pairs) -> float:
         for (total, chance), (count, share) in product(sums.items(), ways.items()):
             updated[total + count] = updated.get(total + count, 0.0) + chance * share
         sums = updated
-    observed = int(pairs.candidate.successes.sum())
+    observed = int(new_side.successes.sum())
     return sum(chance for total, chance in sums.items() if total >= observed)
 
 

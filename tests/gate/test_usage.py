@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.decide import GateInput, decide
-from pytest_trace2evolve.gate.pairs import Pairs, pair, task_means
+from pytest_trace2evolve.gate.pairs import Pairs, pair
 from pytest_trace2evolve.gate.policy import get_policy, policy_version
+from pytest_trace2evolve.gate.tallies import task_means
 from pytest_trace2evolve.gate.usage import increase_result, usage_ratio, usage_ratios
 from pytest_trace2evolve.records.completion import Usage, answer_seconds
 from pytest_trace2evolve.records.evidence import SimulationEvidence

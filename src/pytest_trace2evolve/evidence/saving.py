@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.gate.comparable import provenance_differences
-from pytest_trace2evolve.gate.pairs import MIN_MEASURED
+from pytest_trace2evolve.gate.tallies import MIN_MEASURED
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import natural_sort_key

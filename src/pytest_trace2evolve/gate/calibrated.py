@@ -34,16 +34,7 @@ from pytest_trace2evolve.gate.intervals import (
     estimate_needed_evidence,
     spread_of,
 )
-from pytest_trace2evolve.gate.pairs import (
-    MAX_STEPS,
-    MIN_MEASURED,
-    REGRESSIONS,
-    REWARD,
-    Comparisons,
-    Pairs,
-    Tally,
-    format_means,
-)
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, format_means
 from pytest_trace2evolve.gate.protocols import (
     FAIL,
     NOT_APPLICABLE,
@@ -56,6 +47,7 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
+from pytest_trace2evolve.gate.tallies import MAX_STEPS, MIN_MEASURED, REGRESSIONS, REWARD, Tally
 from pytest_trace2evolve.gate.usage import increase_result
 from pytest_trace2evolve.records.verdict import (
     SHARE_UNIT,
@@ -253,20 +245,13 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
     margin = None if is_claim else rules.margins.get(metric)
     detail = _format_detail(metric, pairs, rules, outcome)
     is_own_check = metric in pairs.comparisons.check_ids
-    if is_own_check and code == PASS and not applies_to_any(pairs, metric):
-        return CheckResult(
-            id=check_id,
-            status=CheckStatus.NOT_APPLICABLE,
-            unit=SHARE_UNIT,
-            detail="applies to no simulation",
-        )
+    if is_own_check and (result := own_check_without_figures(pairs, metric, code)):
+        return result
     if np.isnan(finding.estimate[0]) and not is_own_check:
         detail = f"{detail}; needs two trials of a task on either side"
-    # One of the project's own checks is undecided on identical evidence only without enough results.
+    # On identical evidence, one of the project's own checks lacks results if it is undecided.
     if pairs.is_identical and code == UNDECIDED and not is_claim and not is_own_check:
         status = CheckStatus.PASS
-    if is_own_check and code == UNDECIDED and has_too_few_results(pairs, metric):
-        return CheckResult(id=check_id, status=status, threshold=0.0, unit=SHARE_UNIT, detail=detail)
     level = rules.claim_alpha if is_claim or margin is not None else rules.harm_alpha
     return CheckResult(
         id=check_id,
@@ -321,8 +306,8 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) ->
             detail += f"; {confirmed_count} confirmed"
             critical = is_confirmed & comparisons.is_critical[0]
             detail += f" (critical: {', '.join(pairs.select_names(critical))})" if critical.any() else ""
-        if pairs.fresh_p is not None:
-            detail += f"; {int((~np.isnan(pairs.fresh_p)).sum())} tried again"
+        if comparisons.fresh_p is not None:
+            detail += f"; {int((~np.isnan(comparisons.fresh_p)).sum())} tried again"
         return detail
     return format_means(old.figure(metric), new.figure(metric))
 
@@ -330,7 +315,11 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, outcome: Outcome) ->
 def format_agent_errors(pairs: Pairs) -> str:
     """The numbers of simulations that ended in an agent error on both sides."""
     counts = [int(side.agent_errors.sum()) for side in pairs.sides]
-    totals = [int(side.measured.sum()) for side in pairs.sides]
+    return _format_counts(counts, [int(side.measured.sum()) for side in pairs.sides])
+
+
+def _format_counts(counts: Sequence[int], totals: Sequence[int]) -> str:
+    """Format numbers of simulations of both sides, each with its total."""
     if totals[0] == totals[1]:
         return f"{counts[0]} → {counts[1]} of {totals[0]} simulations"
     parts = [f"{count} of {total}" for count, total in zip(counts, totals, strict=True)]
@@ -357,19 +346,13 @@ def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
     any_kind_suffix = (
         "" if any_kind_counts == worst_counts else f"; any kind {any_kind_counts[0]} → {any_kind_counts[1]}"
     )
-    if checked_counts[0] == checked_counts[1]:
-        counts_text = f"{worst_counts[0]} → {worst_counts[1]} of {checked_counts[0]}"
-    else:
-        counts_text = " → ".join(
-            f"{worst} of {checked}" for worst, checked in zip(worst_counts, checked_counts, strict=True)
-        )
-    return f"{kind_prefix}{counts_text} simulations{any_kind_suffix}"
+    return f"{kind_prefix}{_format_counts(worst_counts, checked_counts)}{any_kind_suffix}"
 
 
 def format_check_counts(pairs: Pairs, check_id: str) -> str:
     """Format the numbers of simulations that broke an own check, and of those without a result."""
     sides = pairs.sides
-    if has_too_few_results(pairs, check_id):
+    if _has_too_few_results(pairs, check_id):
         parts = [
             f"{side.unchecked_counts(check_id).sum()} of {side.measured.sum()} simulations of the {name}"
             for side, name in zip(sides, ("baseline", "candidate"), strict=True)
@@ -379,17 +362,24 @@ def format_check_counts(pairs: Pairs, check_id: str) -> str:
     checked_counts = [int(side.checked[CHECK_PREFIX + check_id].sum()) for side in sides]
     broken_counts = [int(side.broken_counts(check_id, counts_unchecked=False).sum()) for side in sides]
     unchecked_counts = [int(side.unchecked_counts(check_id).sum()) for side in sides]
-    if checked_counts[0] == checked_counts[1]:
-        text = f"{broken_counts[0]} → {broken_counts[1]} of {checked_counts[0]} simulations"
-    else:
-        parts = [f"{broken} of {total}" for broken, total in zip(broken_counts, checked_counts, strict=True)]
-        text = f"{' → '.join(parts)} simulations"
+    text = _format_counts(broken_counts, checked_counts)
     if any(unchecked_counts):
         text += f"; without a result {unchecked_counts[0]} → {unchecked_counts[1]}"
     return text
 
 
-def has_too_few_results(pairs: Pairs, check_id: str) -> bool:
+def own_check_without_figures(pairs: Pairs, check_id: str, code: int) -> CheckResult | None:
+    """The result of an own check that applies to no simulation or lacks results; None for all others."""
+    if code == PASS and not any(side.matched[APPLIES_PREFIX + check_id].sum() > 0 for side in pairs.sides):
+        status, detail = CheckStatus.NOT_APPLICABLE, "applies to no simulation"
+        return CheckResult(id=check_id, status=status, unit=SHARE_UNIT, detail=detail)
+    if code == UNDECIDED and _has_too_few_results(pairs, check_id):
+        detail = format_check_counts(pairs, check_id)
+        return CheckResult(id=check_id, status=STATUSES[code], threshold=0.0, unit=SHARE_UNIT, detail=detail)
+    return None
+
+
+def _has_too_few_results(pairs: Pairs, check_id: str) -> bool:
     """Whether a side has no result of an own check for too many of its simulations."""
     return any(_result_share(side, check_id) < MIN_MEASURED for side in pairs.sides)
 
@@ -397,11 +387,6 @@ def has_too_few_results(pairs: Pairs, check_id: str) -> bool:
 def _result_share(side: Tally, check_id: str) -> float:
     measured = int(side.measured.sum())
     return 1.0 - int(side.unchecked_counts(check_id).sum()) / measured if measured else 1.0
-
-
-def applies_to_any(pairs: Pairs, check_id: str) -> bool:
-    """Whether one of the project's own checks applies to any simulation of either side."""
-    return any(side.matched[APPLIES_PREFIX + check_id].sum() > 0 for side in pairs.sides)
 
 
 def ungated_check_results(pairs: Pairs) -> list[CheckResult]:

@@ -8,11 +8,11 @@ such trials would vary too little, by a factor (M - 1) / M for M trials, and the
 Rates are therefore shrunk towards their mean until both variances match the recorded trials.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.intervals import clopper_pearson
-from pytest_trace2evolve.gate.pairs import Comparisons, Tally, mean_of
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.protocols import Policy, Question
+from pytest_trace2evolve.gate.tallies import Tally, mean_of
 from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 from pytest_trace2evolve.scoring.metrics import SUCCESS
@@ -34,11 +35,8 @@ _MAX_BATCH_TASKS = 1 << 20
 """The maximum number of tasks, summed over comparisons, that are judged at a time."""
 
 
-class DrawComparisons(Protocol):
-    """A function that draws random comparisons."""
-
-    def __call__(self, random: np.random.Generator, *, rows: int) -> Comparisons:
-        """Draw comparisons with arrays of shape (rows, N)."""
+DrawComparisons = Callable[..., Comparisons]
+"""A function of a random generator and `rows` that draws comparisons with arrays of shape (rows, N)."""
 
 
 @dataclass(frozen=True)
@@ -260,9 +258,7 @@ def resample(random: np.random.Generator, pool: Pool, draw: DrawSettings, rows: 
     old = Tally.combine(np.concatenate, [part.baseline for part in parts])
     new = Tally.combine(np.concatenate, [part.candidate for part in parts])
     fresh = [part.fresh_p for part in parts if part.fresh_p is not None]
-    return Comparisons(
-        old, new, fresh_p=np.concatenate(fresh) if fresh else None, is_binary=old.is_binary & new.is_binary
-    )
+    return Comparisons(old, new, fresh_p=np.concatenate(fresh) if fresh else None)
 
 
 def _draw_chunk(

@@ -21,19 +21,19 @@ from pytest_trace2evolve.gate.columns import (
     Floats,
 )
 from pytest_trace2evolve.gate.intervals import Bounds, mean_bounds, student_quantile
-from pytest_trace2evolve.gate.pairs import (
+from pytest_trace2evolve.gate.pairs import Comparisons
+from pytest_trace2evolve.gate.protocols import FAIL, NOT_APPLICABLE, PASS, UNDECIDED
+from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar, sign_flip, stratified_fisher
+from pytest_trace2evolve.gate.tallies import (
     MAX_STEPS,
     METRICS,
     MIN_MEASURED,
     PASS_RATE,
     REGRESSIONS,
     REWARD,
-    Comparisons,
     Tally,
     mean_of,
 )
-from pytest_trace2evolve.gate.protocols import FAIL, NOT_APPLICABLE, PASS, UNDECIDED
-from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar, sign_flip, stratified_fisher
 
 ACTION_WATCH_SHARE = 0.5
 """The share of `watch_alpha` up to which p-values leave the shares of actions undecided. With all of

@@ -5,7 +5,7 @@ Half a million simulations fit into memory as columns, but not as records.
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -120,15 +120,19 @@ class Columns:
         """The number of simulations."""
         return len(self.ids)
 
-    def select_tasks(self, tasks: Collection[str]) -> "Columns":
-        """Return the columns with only the simulations of these tasks."""
-        is_kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
-        rows = is_kept[self.task_index]
+    def select_tasks(self, tasks: Iterable[str]) -> "Columns":
+        """Return the columns with only the simulations of these tasks, in the order of `tasks`."""
+        known_tasks = {*self.tasks}
+        numbers = {name: number for number, name in enumerate(name for name in tasks if name in known_tasks)}
+        new_index = np.array([numbers.get(name, -1) for name in self.tasks], dtype=np.int64)[self.task_index]
+        rows = new_index >= 0
+        if rows.all():
+            return replace(self, tasks=tuple(numbers), task_index=new_index)
         plain_fields = ("digest_index", "trial", "measured", "reward", "max_steps", "cost", "tokens")
         return replace(
             self,
-            tasks=tuple(name for name in self.tasks if name in tasks),
-            task_index=(np.cumsum(is_kept) - 1)[self.task_index[rows]],
+            tasks=tuple(numbers),
+            task_index=new_index[rows],
             shares={kind: share[rows] for kind, share in self.shares.items()},
             has_actions={kind: flags[rows] for kind, flags in self.has_actions.items()},
             usage={metric: values[rows] for metric, values in self.usage.items()},

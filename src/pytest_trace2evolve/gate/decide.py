@@ -10,16 +10,7 @@ import numpy as np
 from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, unnumbered_claim_share
 from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP, mean_bounds
-from pytest_trace2evolve.gate.pairs import (
-    MIN_MEASURED,
-    PASS_RATE,
-    REWARD,
-    Comparisons,
-    Pairs,
-    Tally,
-    left_out_lines,
-    mean_of,
-)
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, left_out_lines
 from pytest_trace2evolve.gate.protocols import (
     FAIL,
     NOT_APPLICABLE,
@@ -30,6 +21,7 @@ from pytest_trace2evolve.gate.protocols import (
     Policy,
     Question,
 )
+from pytest_trace2evolve.gate.tallies import MIN_MEASURED, PASS_RATE, REWARD, Tally, mean_of
 from pytest_trace2evolve.gate.usage import usage_ratios
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
@@ -100,24 +92,19 @@ def decision_ranks(
     policy: Policy,
     comparisons: Comparisons,
     question: Question,
-    has_actions: Mapping[str, Flags] | None = None,
 ) -> Counts:
     """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
 
-    For a guard, 2 means that no harm was detected. `has_actions` is required if simulations were lost. It
-    maps each kind of actions to whether each task may name such actions, with shape (R, N).
+    For a guard, 2 means that no harm was detected.
     """
     codes = policy.status_codes(comparisons, question)
     old, new = comparisons.baseline, comparisons.candidate
     has_losses = (old.missing_counts > 0).any(axis=1) | (new.missing_counts > 0).any(axis=1)
     is_withheld, further_codes = np.zeros_like(has_losses), []
     if has_losses.any():
-        assert has_actions is not None, (
-            "lost simulations can only be filled in if their tasks' actions are known"
-        )
         best_codes, worst_codes = (
             policy.status_codes(
-                comparisons.fill_missing(has_actions, is_favourable=is_favourable),
+                comparisons.fill_missing(is_favourable=is_favourable),
                 replace(question, is_filled=True),
             )
             for is_favourable in (True, False)
@@ -203,7 +190,7 @@ def decide(given: GateInput) -> Verdict:
     """
     pairs, policy, goal, label = given.pairs, given.policy, given.goal, given.label
     if policy.estimand is None:  # a policy on point estimates counts tasks by all of their trials
-        pairs = replace(pairs, first_trials=None)
+        pairs = replace(pairs, comparisons=replace(pairs.comparisons, first_trials=None))
     is_guard, partial_reason, spending = given.is_guard, given.partial_reason, given.spending
     question = _question(given)
     judgement = policy.judge(pairs, question)
@@ -346,10 +333,9 @@ def _missing_data_checks(
     """The checks of missing data, which can withhold a promotion or a discard; none if nothing is missing."""
     totals = [(int(side.measured.sum()), int(side.trials.sum())) for side in pairs.sides]
     shares = [measured / trials if trials else 0.0 for measured, trials in totals]
+    p, worst_p = pairs.comparisons.fresh_p, pairs.comparisons.fresh_worst_p
     has_lost_fresh_trials = (
-        pairs.fresh_p is not None
-        and pairs.fresh_worst_p is not None
-        and not np.array_equal(pairs.fresh_p, pairs.fresh_worst_p, equal_nan=True)
+        p is not None and worst_p is not None and not np.array_equal(p, worst_p, equal_nan=True)
     )
     results, min_share = [], min(shares)
     bounded_count = sum(
@@ -407,9 +393,10 @@ def _repeated_loss_checks(pairs: Pairs, lost_tasks: Mapping[str, str]) -> list[C
 
 def _agent_error_checks(pairs: Pairs) -> list[CheckResult]:
     """The check that withholds a promotion from an agent that fails by an error in every simulation."""
-    if not _has_only_agent_errors(pairs.candidate):
+    candidate = pairs.sides[1]
+    if not _has_only_agent_errors(candidate):
         return []
-    errors = int(pairs.candidate.agent_errors.sum())
+    errors = int(candidate.agent_errors.sum())
     detail = f"all {errors} simulations of the candidate ended in agent_error"
     return [_check_result(ALL_AGENT_ERRORS, UNDECIDED, detail)]
 
@@ -494,7 +481,7 @@ def _side_figures(pairs: Pairs, index: int, judgement: Judgement) -> SideFigures
     for name in (REWARD, PASS_RATE, *ACTION_METRICS):
         # The pass rate counts tasks, by the majority of equal numbers of trials, rather than trials.
         if name == PASS_RATE:
-            old, new = (counted.pass_indicator for counted in pairs.counted_sides)
+            old, new = (counted.pass_indicator[0] for counted in pairs.comparisons.counted_sides)
         else:
             old, new = (each.figure(name) for each in pairs.sides)
         is_known = ~np.isnan(old) & ~np.isnan(new)

@@ -1,15 +1,13 @@
-"""The evidence of both sides: sums over the trials of each task, paired by task.
+"""The evidence of both sides, paired by task.
 
-The last axis of every array is the axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Arrays of
-`Comparisons` have shape (R, N), with one row per comparison. The gate uses one row; calibration and power
-simulations use many.
+Arrays of `Comparisons` have shape (R, N), with one row per comparison and N tasks. The gate uses one row,
+with the names of its tasks (`Pairs`). Calibration and power simulations use many.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy
@@ -17,12 +15,9 @@ import scipy
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
     AGENT_ERRORS,
-    APPLIES_PREFIX,
-    CHECK_PREFIX,
     COLLATERAL,
     INVARIANT_METRICS,
     INVARIANTS,
-    MINEFIELD,
     USAGE_METRICS,
     Columns,
     Counts,
@@ -32,319 +27,19 @@ from pytest_trace2evolve.gate.columns import (
 )
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.significance import SignFlip, sign_flip, stratified_fisher
+from pytest_trace2evolve.gate.tallies import (
+    PASS_RATE,
+    REWARD,
+    Tally,
+    TaskMeans,
+    mean_of,
+    tally,
+    usage_means,
+)
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.task import natural_sort_key
-from pytest_trace2evolve.scoring.metrics import SUCCESS
-
-REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
-METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS)
-"""The metrics that policy `calibrated` checks, in the order in which they are printed."""
-
-MIN_MEASURED = 0.9
-"""The minimum share of measured simulations on each side for a promotion. One of the project's own checks
-needs results for the same share of simulations to pass."""
-
-PASS_HAT = (1, 2, 4, 8, 16)
-"""The k for which pass^k is reported."""
 
 _MAX_COMMON_TRIALS = 5_040
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The sums of one side over the trials of each task.
-
-    Attributes:
-        trials: Simulations of the task, measured or not.
-        measured: Simulations that have a reward.
-        reward, squares: Sums of the rewards and of their squares.
-        successes: Simulations whose reward counts as a success.
-        matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
-            trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
-            invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
-            the side broke has no key either. `AGENT_ERRORS` counts the trials that did not end in an agent
-            error; a side without such errors may lack it. A name with `CHECK_PREFIX` counts the trials that
-            did not break one of the project's own checks; a name with `APPLIES_PREFIX` counts the trials to
-            which the check applied.
-        checked: By kind, the number of trials in which that share is known.
-        max_steps: Trials that the step budget ended.
-    """
-
-    trials: Counts
-    measured: Counts
-    reward: Floats
-    squares: Floats
-    successes: Counts
-    matched: Mapping[str, Floats]
-    checked: Mapping[str, Counts]
-    max_steps: Counts
-
-    @classmethod
-    def of_successes(cls, successes: Counts, trials: int | Counts) -> "Tally":
-        """The tally of tasks that were all measured with rewards of 0 or 1, and have no other figures."""
-        none = np.zeros_like(successes)
-        reward = successes.astype(np.float64)
-        return cls(
-            trials=none + trials,
-            measured=none + trials,
-            reward=reward,
-            squares=reward,
-            successes=successes,
-            matched=dict.fromkeys(ACTION_METRICS, none.astype(np.float64)),
-            checked=dict.fromkeys(ACTION_METRICS, none),
-            max_steps=none,
-        )
-
-    @classmethod
-    def combine(cls, function: Callable[[list[Any]], Any], tallies: Sequence["Tally"]) -> "Tally":
-        """Combine tallies with the same kinds, applying a function to each list of corresponding arrays."""
-
-        def combine_field(name: str) -> Any:
-            arrays = [getattr(tally_of_side, name) for tally_of_side in tallies]
-            if isinstance(arrays[0], Mapping):
-                return {kind: function([value[kind] for value in arrays]) for kind in arrays[0]}
-            return function(arrays)
-
-        return cls(**{item.name: combine_field(item.name) for item in fields(cls)})
-
-    def map(self, function: Callable[[Any], Any]) -> "Tally":
-        """The tally with a function applied to every array."""
-        return Tally.combine(lambda arrays: function(arrays[0]), [self])
-
-    @property
-    def missing_counts(self) -> Counts:
-        """The number of simulations of each task without a reward."""
-        return self.trials - self.measured
-
-    @property
-    def passes(self) -> Flags:
-        """Whether more than half of a task's measured trials are successes."""
-        return 2 * self.successes > self.measured
-
-    @property
-    def pass_indicator(self) -> Floats:
-        """By task, 1 if it passes, else 0; NaN if nothing was measured."""
-        return np.where(self.measured > 0, self.passes.astype(np.float64), np.nan)
-
-    @property
-    def is_binary(self) -> Flags:
-        """Whether all rewards of a side are 0 or 1."""
-        return np.asarray(np.all(np.abs(self.reward - self.successes) < 1 - SUCCESS, axis=-1))
-
-    def figure(self, metric: str) -> Floats:
-        """The mean of a metric over the trials of each task; NaN if it is not known.
-
-        The metric is `REWARD`, `PASS_RATE` (the share of measured trials that are successes), one of
-        `INVARIANT_METRICS` (the share of checked trials that kept the invariant), or a key of `matched` (its
-        sum divided by the number of trials in `checked`).
-        """
-        if metric == REWARD:
-            return mean_of(self.reward, self.measured)
-        if metric == PASS_RATE:
-            return mean_of(self.successes, self.measured)
-        if metric == AGENT_ERRORS:
-            return 1.0 - mean_of(self.agent_errors, self.measured)
-        if metric in INVARIANT_METRICS:
-            return mean_of(self.kept_counts(metric), self.checked[INVARIANTS])
-        return mean_of(self.matched[metric], self.checked[metric])
-
-    @property
-    def is_watched(self) -> Flags:
-        """Whether each task has trials checked for invariants, and no measured trial left unchecked."""
-        checked = self.checked.get(INVARIANTS, np.zeros_like(self.measured))
-        return np.asarray((checked > 0) & (checked == self.measured))
-
-    @property
-    def check_ids(self) -> list[str]:
-        """The ids of the project's own checks that were run on the side."""
-        return [name.removeprefix(CHECK_PREFIX) for name in self.matched if name.startswith(CHECK_PREFIX)]
-
-    def unchecked_counts(self, check_id: str) -> Counts:
-        """By task, the number of measured trials without a result of one of the project's own checks."""
-        return np.asarray(self.measured - self.checked[CHECK_PREFIX + check_id])
-
-    def broken_counts(self, check_id: str, *, counts_unchecked: bool) -> Floats:
-        """By task, the number of measured trials that broke one of the project's own checks.
-
-        `counts_unchecked` is whether trials without a result count as broken.
-        """
-        metric = CHECK_PREFIX + check_id
-        unchecked = self.unchecked_counts(check_id) if counts_unchecked else 0
-        return np.asarray(self.checked[metric] - self.matched[metric] + unchecked)
-
-    def without_checks(self, check_ids: Iterable[str]) -> "Tally":
-        """The tally without some of the project's own checks, or without `COLLATERAL`."""
-        names = {prefix + name for name in check_ids for prefix in ("", CHECK_PREFIX, APPLIES_PREFIX)}
-        matched = {kind: sums for kind, sums in self.matched.items() if kind not in names}
-        checked = {kind: counts for kind, counts in self.checked.items() if kind not in names}
-        return replace(self, matched=matched, checked=checked)
-
-    def kept_counts(self, breach: str) -> Floats:
-        """By task, the number of checked trials that kept an invariant (a name of `INVARIANT_METRICS`)."""
-        return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
-
-    @property
-    def invariant_kinds(self) -> list[str]:
-        """The names of `INVARIANT_METRICS` for which the side was checked."""
-        optional = (COLLATERAL, MINEFIELD)
-        return [name for name in INVARIANT_METRICS if name not in optional or name in self.matched]
-
-    @property
-    def agent_errors(self) -> Counts:
-        """By task, the number of measured trials that ended in an agent error."""
-        if AGENT_ERRORS not in self.matched:
-            return np.zeros_like(self.measured)
-        return np.rint(self.checked[AGENT_ERRORS] - self.matched[AGENT_ERRORS]).astype(np.int64)
-
-    def with_agent_errors_of(self, candidate: "Tally") -> "Tally":
-        """The tally with a count of agent errors, which may be 0, if the candidate has such a count.
-
-        A missing simulation of the baseline may then be filled in as an agent error.
-        """
-        if AGENT_ERRORS in self.matched or AGENT_ERRORS not in candidate.matched:
-            return self
-        return replace(
-            self,
-            matched={**self.matched, AGENT_ERRORS: self.measured.astype(np.float64)},
-            checked={**self.checked, AGENT_ERRORS: self.measured},
-        )
-
-    @property
-    def variance(self) -> Floats:
-        """Variance of the reward between a task's measured trials; NaN if there are fewer than two."""
-        mean = self.figure(REWARD)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance = (self.squares - self.measured * mean**2) / (self.measured - 1)
-        return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
-
-    def fill_missing(self, has_actions: Mapping[str, Flags], *, is_favourable: bool) -> "Tally":
-        """The tally with every missing simulation filled in at its best or worst possible outcome.
-
-        Args:
-            has_actions: By kind, whether a task may name such actions, or is checked for invariants.
-            is_favourable: Whether to fill in successes with all actions matched, and all invariants and
-                the project's own checks kept; otherwise failures at max steps with none matched or kept, and
-                with an agent error if the side counts them.
-        """
-        missing_counts = self.missing_counts
-        successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
-        matched, checked = dict(self.matched), dict(self.checked)
-        if INVARIANTS in checked:
-            kinds = self.invariant_kinds
-            has_actions = {**has_actions, **dict.fromkeys(kinds, has_actions[INVARIANTS])}
-            matched |= {name: self.kept_counts(name) for name in kinds}
-            checked |= dict.fromkeys(kinds, checked[INVARIANTS])
-        own_names = [prefix + name for name in self.check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)]
-        all_names = (AGENT_ERRORS, *own_names)
-        has_actions = {**has_actions, **dict.fromkeys(all_names, np.ones_like(self.trials, dtype=np.bool_))}
-        return replace(
-            self,
-            measured=self.trials,
-            reward=self.reward + successes,
-            squares=self.squares + successes,
-            successes=self.successes + successes,
-            matched={kind: sums + successes * has_actions[kind] for kind, sums in matched.items()},
-            checked={kind: count + missing_counts * has_actions[kind] for kind, count in checked.items()},
-            max_steps=self.max_steps if is_favourable else self.max_steps + missing_counts,
-        )
-
-    def pass_hat(self, tasks: Flags) -> dict[int, Floats]:
-        """By k, each task's chance that k of its trials all succeed, for the tasks that `tasks` selects.
-
-        k goes up to the smallest number of measured trials among these tasks.
-
-        Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
-        """
-        passed, measured = self.successes[tasks], self.measured[tasks]
-        chances_by_k = {}
-        for k in PASS_HAT:
-            if not measured.size or k > measured.min():
-                break
-            chance = np.ones(passed.shape)
-            for step in range(k):
-                chance *= np.maximum(passed - step, 0) / (measured - step)
-            chances_by_k[k] = chance
-        return chances_by_k
-
-
-def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
-    """Sums divided by counts; NaN if the count is 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def tally(side: Columns, new_indices: Counts, size: int, is_counted: Flags | None = None) -> Tally:
-    """Sum one side's simulations over the trials of each task.
-
-    Args:
-        side: The simulations.
-        new_indices: The position of each of the side's tasks among `size` tasks; -1 leaves a task out.
-        size: The number of tasks.
-        is_counted: The simulations to sum; None for all.
-    """
-    indices = new_indices[side.task_index] if side.size else np.empty(0, dtype=np.int64)
-    is_selected = indices >= 0 if is_counted is None else (indices >= 0) & is_counted
-    indices, measured, reward = indices[is_selected], side.measured[is_selected], side.reward[is_selected]
-
-    def count(flags: Flags) -> Counts:
-        return np.bincount(indices[flags], minlength=size)
-
-    def total(values: Floats, flags: Flags) -> Any:
-        return _sum_by_index(values[flags], indices[flags], size)
-
-    shares = {kind: share[is_selected] for kind, share in side.shares.items()}
-    is_known = {kind: measured & ~np.isnan(share) for kind, share in shares.items()}
-    return Tally(
-        trials=np.bincount(indices, minlength=size),
-        measured=count(measured),
-        reward=total(reward, measured),
-        squares=total(reward**2, measured),
-        successes=count(measured & (reward >= SUCCESS)),
-        matched={kind: total(share, is_known[kind]) for kind, share in shares.items()},
-        checked={kind: count(flags) for kind, flags in is_known.items()},
-        max_steps=count(side.max_steps[is_selected]),
-    )
-
-
-def _sum_by_index(values: Floats, indices: Counts, size: int) -> Any:
-    """Sum the values by index, so that not even the last digit depends on the order of the values."""
-    if np.array_equal(values, np.rint(values)):
-        return np.bincount(indices, weights=values, minlength=size)
-    order = np.lexsort((values, indices))
-    return np.bincount(indices[order], weights=values[order], minlength=size)
-
-
-@dataclass(frozen=True)
-class TaskMeans:
-    """The mean of a figure over the measured trials of each task of one side, in arrays of shape (N,).
-
-    Attributes:
-        means: The means; NaN if the figure is known for no trial.
-        variances: The variance of each mean over trials; NaN with fewer than two trials.
-        counts: The trials for which the figure is known.
-    """
-
-    means: Floats
-    variances: Floats
-    counts: Counts
-
-
-def task_means(values: Floats, indices: Counts, size: int) -> TaskMeans:
-    """The means of values by task.
-
-    Args:
-        values: One value for each simulation; NaN if it is not known.
-        indices: The task of each simulation; -1 leaves it out.
-        size: The number of tasks.
-    """
-    is_known = ~np.isnan(values) & (indices >= 0)
-    values, indices = values[is_known], indices[is_known]
-    counts = np.bincount(indices, minlength=size)
-    means = mean_of(_sum_by_index(values, indices, size), counts)
-    squares = _sum_by_index((values - means[indices]) ** 2, indices, size)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variances = np.where(counts > 1, squares / (counts - 1) / counts, np.nan)
-    return TaskMeans(means, variances, counts)
 
 
 @dataclass(frozen=True)
@@ -354,20 +49,29 @@ class Comparisons:
     Attributes:
         fresh_p: p-values that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN for a
             task without fresh trials. None if nothing could be confirmed (recorded runs).
-        is_binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
+        fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
         is_critical: Whether each task is critical on either side, in a shape that broadcasts to (R, N).
         first_trials: Both sides with only as many trials of each task as the side with fewer has; None if
             that is all of them. Tasks count as broken, fixed or out of steps by these trials, because more
             trials change how often a task passes more than half of them.
+        has_actions: By kind, whether a task names such gold actions. A task whose actions are unknown,
+            because it was measured on neither side, counts as naming them. Under `INVARIANTS`, whether both
+            sides were checked for invariants. Needed only if simulations are missing.
     """
 
     baseline: Tally
     candidate: Tally
     fresh_p: Floats | None = None
-    is_binary: bool | Flags = True
+    fresh_worst_p: Floats | None = None
     is_critical: Flags = field(default_factory=lambda: np.zeros((1, 1), dtype=np.bool_))
     first_trials: tuple[Tally, Tally] | None = None
+    has_actions: Mapping[str, Flags] = field(default_factory=dict)
     _sign_flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def is_binary(self) -> Flags:
+        """By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing."""
+        return self.baseline.is_binary & self.candidate.is_binary
 
     @property
     def measured_on_both(self) -> Flags:
@@ -528,9 +232,26 @@ class Comparisons:
         multiple = math.lcm(*counts[counts > 0].tolist())
         return multiple if multiple <= _MAX_COMMON_TRIALS else 1
 
-    def fill_missing(self, has_actions: Mapping[str, Flags], *, is_favourable: bool) -> "Comparisons":
-        """Fill in missing simulations at the best or the worst possible outcome for the candidate."""
-        return replace(self, **_filled_sides(self, has_actions, is_favourable=is_favourable))
+    def fill_missing(self, *, is_favourable: bool) -> "Comparisons":
+        """Fill in missing simulations at the best or the worst possible outcome for the candidate.
+
+        `fresh_p` already counts lost trials against a regression.
+        """
+
+        def fill(old: Tally, new: Tally) -> tuple[Tally, Tally]:
+            return (
+                old.with_agent_errors_of(new).fill_missing(self.has_actions, is_favourable=not is_favourable),
+                new.fill_missing(self.has_actions, is_favourable=is_favourable),
+            )
+
+        baseline, candidate = fill(self.baseline, self.candidate)
+        return replace(
+            self,
+            baseline=baseline,
+            candidate=candidate,
+            first_trials=self.first_trials and fill(*self.first_trials),
+            fresh_p=self.fresh_p if is_favourable or self.fresh_worst_p is None else self.fresh_worst_p,
+        )
 
 
 @dataclass(frozen=True)
@@ -539,67 +260,31 @@ class Pairs:
 
     Attributes:
         names: The ids of the N tasks.
-        baseline, candidate: The tally of either side, with arrays of shape (N,).
-        has_actions: By kind, whether a task names such gold actions. A task whose actions are unknown,
-            because it was measured on neither side, counts as naming them. Under `INVARIANTS`, whether both
-            sides were checked for invariants.
+        comparisons: Both sides as one row of comparisons.
         left_out: The reason for leaving out each omitted task, by task id.
         is_identical: Whether both sides hold the same simulations.
         cost, tokens: Mean cost and tokens of a simulation; None if no simulation records them.
-        fresh_p: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
-            nothing could be confirmed.
-        fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
         ungated_checks: By id, the reason why one of the project's own checks decides nothing.
         unjudged: The number of tasks with a simulation that only a judge could have measured.
-        critical: The tasks that are critical on either side.
-        first_trials: See `Comparisons`.
         usage: What the agent used on the baseline and on the candidate, by name of `USAGE_METRICS`; empty if
             neither side recorded anything.
     """
 
     names: tuple[str, ...]
-    baseline: Tally
-    candidate: Tally
-    has_actions: Mapping[str, Flags]
+    comparisons: Comparisons
     left_out: Mapping[str, str] = field(default_factory=dict)
     is_identical: bool = False
     cost: float | None = None
     tokens: float | None = None
-    fresh_p: Floats | None = None
-    fresh_worst_p: Floats | None = None
     ungated_checks: Mapping[str, str] = field(default_factory=dict)
     unjudged: int = 0
-    critical: frozenset[str] = frozenset()
-    first_trials: tuple[Tally, Tally] | None = None
     usage: Mapping[str, tuple[TaskMeans, TaskMeans]] = field(default_factory=dict)
 
-    @property
-    def sides(self) -> tuple[Tally, Tally]:
-        """The baseline and the candidate."""
-        return self.baseline, self.candidate
-
-    @property
-    def counted_sides(self) -> tuple[Tally, Tally]:
-        """Both sides with equal numbers of trials of each task."""
-        return self.first_trials or self.sides
-
     @cached_property
-    def comparisons(self) -> Comparisons:
-        """The same evidence as one row of comparisons."""
-
-        def as_row(sides: Iterable[Tally]) -> tuple[Tally, Tally]:
-            old, new = (side.map(lambda array: array[None, :]) for side in sides)
-            return old, new
-
-        baseline, candidate = as_row(self.sides)
-        return Comparisons(
-            baseline,
-            candidate,
-            fresh_p=None if self.fresh_p is None else self.fresh_p[None, :],
-            is_binary=bool(self.baseline.is_binary & self.candidate.is_binary),
-            is_critical=np.array([[name in self.critical for name in self.names]], dtype=np.bool_),
-            first_trials=None if self.first_trials is None else as_row(self.first_trials),
-        )
+    def sides(self) -> tuple[Tally, Tally]:
+        """The tallies of the baseline and of the candidate, with arrays of shape (N,)."""
+        old, new = self.comparisons.baseline, self.comparisons.candidate
+        return old.map(lambda array: array[0]), new.map(lambda array: array[0])
 
     @property
     def measured_on_both(self) -> Flags:
@@ -624,48 +309,30 @@ class Pairs:
 
     def with_ungated_checks(self, reasons: Mapping[str, str]) -> "Pairs":
         """Leave own checks out of the decision. Checks that neither side recorded are ignored."""
-        recorded_ids = {name for side in self.sides for name in side.check_ids}
-        known_reasons = {name: reason for name, reason in reasons.items() if name in recorded_ids}
-        return replace(
-            self,
-            baseline=self.baseline.without_checks(known_reasons),
-            candidate=self.candidate.without_checks(known_reasons),
-            ungated_checks={**self.ungated_checks, **known_reasons},
+        old, new = self.comparisons.baseline, self.comparisons.candidate
+        known_reasons = {
+            name: reason for name, reason in reasons.items() if name in (*old.check_ids, *new.check_ids)
+        }
+        comparisons = replace(
+            self.comparisons,
+            baseline=old.without_checks(known_reasons),
+            candidate=new.without_checks(known_reasons),
         )
+        ungated_checks = {**self.ungated_checks, **known_reasons}
+        return replace(self, comparisons=comparisons, ungated_checks=ungated_checks)
 
     def with_fresh_results(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
         """Add the results of fresh trials, by task id."""
         results = [fresh.get(name, FreshResult(np.nan, np.nan)) for name in self.names]
-        return replace(
-            self,
-            fresh_p=np.array([result.p for result in results], dtype=np.float64),
-            fresh_worst_p=np.array([result.worst_p for result in results], dtype=np.float64),
-        )
+        p, worst_p = np.array(results, dtype=np.float64).reshape(1, -1, 2).transpose(2, 0, 1)
+        return replace(self, comparisons=replace(self.comparisons, fresh_p=p, fresh_worst_p=worst_p))
 
     def fill_missing(self, *, is_favourable: bool) -> "Pairs":
         """Fill in missing simulations at the best or the worst possible outcome for the candidate.
 
-        The result is a bound that a discard or a promotion must survive, never a score. `fresh_p` already
-        counts lost trials against a regression.
+        The result is a bound that a discard or a promotion must survive, never a score.
         """
-        sides = _filled_sides(self, self.has_actions, is_favourable=is_favourable)
-        return replace(self, fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p, **sides)
-
-
-def _filled_sides(
-    evidence: Comparisons | Pairs, has_actions: Mapping[str, Flags], *, is_favourable: bool
-) -> dict[str, Any]:
-    """The tallies of both sides with their missing simulations filled in."""
-
-    def fill(old: Tally, new: Tally) -> tuple[Tally, Tally]:
-        return (
-            old.with_agent_errors_of(new).fill_missing(has_actions, is_favourable=not is_favourable),
-            new.fill_missing(has_actions, is_favourable=is_favourable),
-        )
-
-    baseline, candidate = fill(evidence.baseline, evidence.candidate)
-    first_trials = None if evidence.first_trials is None else fill(*evidence.first_trials)
-    return {"baseline": baseline, "candidate": candidate, "first_trials": first_trials}
+        return replace(self, comparisons=self.comparisons.fill_missing(is_favourable=is_favourable))
 
 
 def format_means(old: Floats, new: Floats) -> str:
@@ -700,35 +367,39 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
             left_out[name] = "the two sides ran different content under this id"
         else:
             names.append(name)
-    index_of = {name: index for index, name in enumerate(names)}
-    indices_of_sides = [
-        np.array([index_of.get(name, -1) for name in side.tasks], dtype=np.int64) for side in (old, new)
-    ]
-    tallies = [
-        tally(side, indices, len(names)) for side, indices in zip((old, new), indices_of_sides, strict=True)
-    ]
+    # Costs are means over all simulations, also those of tasks that are left out.
+    cost, tokens = _mean_or_none(old.cost, new.cost), _mean_or_none(old.tokens, new.tokens)
+    old, new = old.select_tasks(names), new.select_tasks(names)
+    tallies = tally(old), tally(new)
     if any(COLLATERAL not in side.matched for side in tallies):  # both sides must have been checked
-        tallies = [side.without_checks([COLLATERAL]) for side in tallies]
+        tallies = tallies[0].without_checks([COLLATERAL]), tallies[1].without_checks([COLLATERAL])
+    critical = old.critical | new.critical
+    has_actions = _tasks_with_actions((old, new), tallies)
     pairs = Pairs(
         names=tuple(names),
-        baseline=tallies[0],
-        candidate=tallies[1],
-        has_actions=_tasks_with_actions((old, new), indices_of_sides, tallies),
+        comparisons=Comparisons(
+            *_as_rows(tallies),
+            is_critical=np.array([[name in critical for name in names]], dtype=np.bool_),
+            first_trials=_first_trials((old, new), tallies),
+            has_actions={kind: flags[np.newaxis] for kind, flags in has_actions.items()},
+        ),
         left_out=left_out,
-        is_identical=_are_identical(old, new, indices_of_sides),
-        cost=_mean_or_none(old.cost, new.cost),
-        tokens=_mean_or_none(old.tokens, new.tokens),
-        unjudged=len((old.unjudged | new.unjudged) & index_of.keys()),
-        critical=old.critical | new.critical,
-        first_trials=_first_trials((old, new), indices_of_sides, tallies),
-        usage=_paired_usage((old, new), indices_of_sides, len(names)),
+        is_identical=_are_identical(old, new),
+        cost=cost,
+        tokens=tokens,
+        unjudged=len((old.unjudged | new.unjudged) & {*names}),
+        usage=_paired_usage(old, new),
     )
     return pairs.with_ungated_checks(_one_sided_checks(*tallies))
 
 
-def _first_trials(
-    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], tallies: list[Tally]
-) -> tuple[Tally, Tally] | None:
+def _as_rows(sides: tuple[Tally, Tally]) -> tuple[Tally, Tally]:
+    """Both sides of one comparison as arrays of shape (1, N)."""
+    old, new = (side.map(lambda array: array[np.newaxis]) for side in sides)
+    return old, new
+
+
+def _first_trials(sides: tuple[Columns, Columns], tallies: tuple[Tally, Tally]) -> tuple[Tally, Tally] | None:
     """Both sides with as many trials of each task as the side with fewer has; None if they have equal ones.
 
     The trials with the smallest numbers count.
@@ -736,32 +407,19 @@ def _first_trials(
     limits = np.minimum(*(side.trials for side in tallies))
     if all(np.array_equal(side.trials, limits) for side in tallies):
         return None
-    limited = []
-    for side, indices in zip(sides, indices_of_sides, strict=True):
+
+    def limited(side: Columns) -> Tally:
         order = np.lexsort((side.trial, side.task_index))
         starts = np.searchsorted(side.task_index[order], side.task_index[order])
         position = np.empty(side.size, dtype=np.int64)
         position[order] = np.arange(side.size) - starts
-        is_first = position < limits[indices[side.task_index]]
-        limited.append(tally(side, indices, len(limits), is_first))
-    old, new = limited
-    return old, new
+        return tally(side, position < limits[side.task_index])
+
+    return _as_rows((limited(sides[0]), limited(sides[1])))
 
 
-def _paired_usage(
-    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], size: int
-) -> dict[str, tuple[TaskMeans, TaskMeans]]:
-    usage = {}
-    for metric in USAGE_METRICS:
-        old, new = (
-            task_means(
-                np.where(side.measured, side.usage[metric], np.nan),
-                indices[side.task_index] if side.size else side.task_index,
-                size,
-            )
-            for side, indices in zip(sides, indices_of_sides, strict=True)
-        )
-        usage[metric] = old, new
+def _paired_usage(old: Columns, new: Columns) -> dict[str, tuple[TaskMeans, TaskMeans]]:
+    usage = {metric: (usage_means(old, metric), usage_means(new, metric)) for metric in USAGE_METRICS}
     return usage if any(side.counts.any() for pair in usage.values() for side in pair) else {}
 
 
@@ -776,20 +434,18 @@ def _one_sided_checks(baseline: Tally, candidate: Tally) -> dict[str, str]:
     }
 
 
-def _tasks_with_actions(
-    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], tallies: list[Tally]
-) -> dict[str, Flags]:
-    size = len(tallies[0].trials)
-    has_actions: dict[str, Flags] = {kind: np.zeros(size, dtype=np.bool_) for kind in ACTION_METRICS}
-    for side, indices in zip(sides, indices_of_sides, strict=True):
-        for kind in ACTION_METRICS:
-            task_indices = (
-                indices[side.task_index[side.has_actions[kind]]] if side.size else np.empty(0, dtype=np.int64)
-            )
-            has_actions[kind][task_indices[task_indices >= 0]] = True
-    is_unknown = (
-        (tallies[0].measured == 0) & (tallies[1].measured == 0) & ~np.any(list(has_actions.values()), axis=0)
+def _tasks_with_actions(sides: tuple[Columns, Columns], tallies: tuple[Tally, Tally]) -> dict[str, Flags]:
+    """By kind, whether each task names such actions, or may; see `Comparisons.has_actions`."""
+    old, new = (
+        {
+            kind: np.bincount(side.task_index[flags], minlength=len(side.tasks)) > 0
+            for kind, flags in side.has_actions.items()
+        }
+        for side in sides
     )
+    has_actions = {kind: old[kind] | new[kind] for kind in ACTION_METRICS}
+    is_unknown = (tallies[0].measured == 0) & (tallies[1].measured == 0)
+    is_unknown &= ~np.any(list(has_actions.values()), axis=0)
     may_be_watched = _may_be_watched(tallies[0]) & _may_be_watched(tallies[1])
     return {**{kind: flags | is_unknown for kind, flags in has_actions.items()}, INVARIANTS: may_be_watched}
 
@@ -802,21 +458,12 @@ def _may_be_watched(side: Tally) -> Flags:
     return np.asarray(side.is_watched | ((side.measured == 0) & side.is_watched.any()))
 
 
-def _are_identical(old: Columns, new: Columns, indices_of_sides: list[Counts]) -> bool:
-    """Whether both sides hold the same simulations of the compared tasks, with the same rewards."""
-    rows_of_sides = [
-        np.flatnonzero(indices[side.task_index] >= 0)
-        for side, indices in zip((old, new), indices_of_sides, strict=True)
-    ]
-    if (
-        len(rows_of_sides[0]) != len(rows_of_sides[1])
-        or not len(rows_of_sides[0])
-        or old.ids[rows_of_sides[0][0]] not in set(new.ids)
-    ):
+def _are_identical(old: Columns, new: Columns) -> bool:
+    """Whether both sides hold the same simulations, with the same rewards."""
+    if old.size != new.size or not old.size or old.ids[0] not in set(new.ids):
         return False  # the usual case; avoids building a set of half a million records
     records_of_sides = [
-        {(side.ids[row], bool(side.measured[row]), float(side.reward[row])) for row in rows}
-        for side, rows in zip((old, new), rows_of_sides, strict=True)
+        set(zip(side.ids, side.measured.tolist(), side.reward.tolist(), strict=True)) for side in (old, new)
     ]
     return records_of_sides[0] == records_of_sides[1]
 

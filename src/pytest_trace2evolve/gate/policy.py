@@ -32,10 +32,9 @@ from pytest_trace2evolve.gate.calibrated import (
     CALIBRATED,
     REWARD_DROP,
     Calibrated,
-    applies_to_any,
     format_agent_errors,
     format_check_counts,
-    has_too_few_results,
+    own_check_without_figures,
     ungated_check_results,
 )
 from pytest_trace2evolve.gate.columns import (
@@ -47,17 +46,7 @@ from pytest_trace2evolve.gate.columns import (
     Flags,
     Floats,
 )
-from pytest_trace2evolve.gate.pairs import (
-    MAX_STEPS,
-    METRICS,
-    REGRESSIONS,
-    REWARD,
-    Comparisons,
-    Pairs,
-    Tally,
-    format_means,
-    mean_of,
-)
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, format_means
 from pytest_trace2evolve.gate.protocols import (
     FAIL,
     NOT_APPLICABLE,
@@ -70,6 +59,7 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
+from pytest_trace2evolve.gate.tallies import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Tally, mean_of
 from pytest_trace2evolve.gate.usage import increase_result
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import (
@@ -235,16 +225,8 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
             unit=SHARE_UNIT,
             detail=PointCheck.not_applicable_reason,
         )
-    if code == PASS and not applies_to_any(pairs, check_id):
-        return CheckResult(
-            id=check_id,
-            status=CheckStatus.NOT_APPLICABLE,
-            unit=SHARE_UNIT,
-            detail="applies to no simulation",
-        )
-    if code == UNDECIDED and has_too_few_results(pairs, check_id):
-        detail = format_check_counts(pairs, check_id)
-        return CheckResult(id=check_id, status=STATUSES[code], threshold=0.0, unit=SHARE_UNIT, detail=detail)
+    if result := own_check_without_figures(pairs, check_id, code):
+        return result
     difference = pairs.comparisons.difference(CHECK_PREFIX + check_id)
     known_differences = difference[~np.isnan(difference)]
     return CheckResult(

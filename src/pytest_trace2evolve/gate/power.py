@@ -14,11 +14,12 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
-from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, MINEFIELD, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, MINEFIELD, Counts, Floats
 from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
 from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
-from pytest_trace2evolve.gate.pairs import Comparisons, Tally
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.protocols import Policy
+from pytest_trace2evolve.gate.tallies import Tally
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
@@ -144,13 +145,11 @@ class SimulatedStages:
         stages: The comparisons after each stage of a schedule, with all trials so far or with the stage's own
             trials only.
         old, new: Chances of success of the baseline and of the candidate, shape (R, N).
-        has_actions: By kind, whether a task names such actions.
     """
 
     stages: tuple[Comparisons, ...]
     old: Floats
     new: Floats
-    has_actions: Mapping[str, Flags]
 
 
 def simulate_comparisons(
@@ -177,6 +176,9 @@ def simulate_stages(
     anew with its number of trials. A saved baseline has all of its trials at every stage.
     """
     chances = _draw_true_chances(random, agent, effect, design, rows)
+    has_actions = {kind: count > 0 for kind, count in chances.actions.items()}
+    has_actions["action_match"] = np.any(list(has_actions.values()), axis=0)
+    has_actions[INVARIANTS] = np.full((rows, design.tasks), design.breach_rate is not None)
     stages: list[Comparisons] = []
     saved = design.baseline_trials or 0
     parts: dict[int, tuple[Tally, Tally]] = {}
@@ -187,7 +189,7 @@ def simulate_stages(
             if number not in parts:
                 part = replace(design, trials=number - max(parts, default=0))
                 parts[number] = _draw_side(random, chances, 0, part), _draw_side(random, chances, 1, part)
-        comparisons = _combine_parts(parts, saved or trials, trials)
+        comparisons = replace(_combine_parts(parts, saved or trials, trials), has_actions=has_actions)
         if design.is_live:
             fresh = simulate_fresh_trials(
                 random, comparisons.is_broken, *chances.success, design.max_fresh_simulations
@@ -198,10 +200,7 @@ def simulate_stages(
                 fresh = np.where(np.isnan(earlier_p), fresh, earlier_p)
             comparisons = replace(comparisons, fresh_p=fresh)
         stages.append(comparisons)
-    has_actions = {kind: count > 0 for kind, count in chances.actions.items()}
-    has_actions["action_match"] = np.any(list(has_actions.values()), axis=0)
-    has_actions[INVARIANTS] = np.full((rows, design.tasks), design.breach_rate is not None)
-    return SimulatedStages(tuple(stages), *chances.success, has_actions)
+    return SimulatedStages(tuple(stages), *chances.success)
 
 
 def _combine_parts(

@@ -16,7 +16,7 @@ from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags, Floa
 from pytest_trace2evolve.gate.confirm import STEP_TRIALS, fresh_p
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.intervals import information_share, predictive_power
-from pytest_trace2evolve.gate.pairs import REGRESSIONS, REWARD, Comparisons
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.power import (
     TARGET_GAIN,
     Agent,
@@ -26,6 +26,7 @@ from pytest_trace2evolve.gate.power import (
     simulate_stages,
 )
 from pytest_trace2evolve.gate.protocols import FAIL, Question
+from pytest_trace2evolve.gate.tallies import REGRESSIONS, REWARD
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
 

@@ -14,7 +14,8 @@ import scipy
 
 from pytest_trace2evolve.gate.columns import COST, LATENCY, TOKENS, TURNS
 from pytest_trace2evolve.gate.intervals import student_quantile
-from pytest_trace2evolve.gate.pairs import MIN_MEASURED, Pairs
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.tallies import MIN_MEASURED
 from pytest_trace2evolve.records.verdict import RATIO_UNIT, CheckResult, CheckStatus, UsageRatio
 
 _ROUNDING_ERROR = 1e-9

@@ -13,9 +13,10 @@ from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.pairs import Comparisons, Tally
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, policy_version
 from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.gate.tallies import Tally
 from pytest_trace2evolve.improve.adapters import AdapterProposer
 from pytest_trace2evolve.improve.arguments import search_values
 from pytest_trace2evolve.improve.gepa import GepaProposer
@@ -305,10 +306,8 @@ def _check_decidable(plan: Plan, planned: PlannedSuite) -> None:
             continue
         count = len(planned.lock.splits[split])
         number = numbers.get(split) or 1
-        half, all_passed = (
-            (np.arange(count) % 2 * planned.trials)[None, :],
-            np.full((1, count), planned.trials),
-        )
+        half = (np.arange(count) % 2 * planned.trials)[None, :]
+        all_passed = np.full((1, count), planned.trials)
         sides = [Tally.of_successes(passes, planned.trials) for passes in (half, all_passed)]
         is_numbered = plan.goal is Goal.IMPROVE
         question = Question(

@@ -14,9 +14,10 @@ from pytest_trace2evolve.gate.calibration import (
     calibrate,
     pool_of,
 )
-from pytest_trace2evolve.gate.pairs import REWARD, left_out_lines
+from pytest_trace2evolve.gate.pairs import left_out_lines
 from pytest_trace2evolve.gate.policy import POLICIES, Strict
 from pytest_trace2evolve.gate.protocols import Policy
+from pytest_trace2evolve.gate.tallies import REWARD
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Judge

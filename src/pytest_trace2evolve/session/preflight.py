@@ -8,10 +8,11 @@ from pytest_trace2evolve.gate.alpha_spending import alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.columns import Counts
-from pytest_trace2evolve.gate.pairs import REWARD, Comparisons, Tally
+from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.power import AGENTS, Agent, Design, fit_agent
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.gate.stages import Preflight, preflight
+from pytest_trace2evolve.gate.tallies import REWARD, Tally
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.verdict import Goal
@@ -111,10 +112,7 @@ def _best_gain_p(successes: Counts, trials: Counts, further: int, policy: Calibr
 
     Above the level of the test, nothing can be promoted, whatever the candidate does.
     """
-    old, new = (
-        Tally.of_successes(successes, trials),
-        Tally.of_successes(np.full_like(trials, further), further),
-    )
-    baseline, candidate = (side.map(lambda array: array[None, :]) for side in (old, new))
-    comparisons = Comparisons(baseline, candidate)
+    all_passed = np.full((1, len(trials)), further)
+    old, new = Tally.of_successes(successes[None, :], trials), Tally.of_successes(all_passed, further)
+    comparisons = Comparisons(old, new)
     return float(compute_findings(comparisons, policy.rules(Question(Goal.IMPROVE)))[REWARD].gain_p[0])

@@ -18,8 +18,9 @@ from pytest_trace2evolve.gate.confirm import (
 )
 from pytest_trace2evolve.gate.decide import GateInput, decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.intervals import information_share, predictive_power
-from pytest_trace2evolve.gate.pairs import REGRESSIONS, Pairs, left_out_lines, pair
+from pytest_trace2evolve.gate.pairs import Pairs, left_out_lines, pair
 from pytest_trace2evolve.gate.policy import policy_version
+from pytest_trace2evolve.gate.tallies import REGRESSIONS
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
@@ -319,7 +320,7 @@ def _judge_splits(
             spending = spending if is_sealed else replace(spending, abandoned_draws=())
         sides = comparable_records, candidate_records
         pairs = _pair_sides(plan, sides, tasks, reasons, None)
-        old = pairs[0].baseline
+        old, _ = pairs[0].sides
         contradiction = find_contradiction(pairs[0].names, old.successes, old.measured, run.fresh_trials)
         fresh: dict[str, FreshResult] | None = None
         if planned_suite.name in plan.baseline_sides and not contradiction:
