@@ -1,7 +1,7 @@
 """Plans how fresh trials confirm regressions: their budget, and the setup that reruns the baseline."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from pytest_trace2evolve.session.plan import (
     Confirmation,
     Options,
     PlannedSuite,
+    first_names,
 )
 from pytest_trace2evolve.utils.git import checked_out, git_text
 from pytest_trace2evolve.utils.import_path import project_paths
@@ -109,7 +110,7 @@ class _BaselineSetupFinder:
         if changed := [name for name in names if recorded_texts.get(name) != current_texts.get(name)]:
             raise _CannotRunError(
                 f"the texts of the world changed since baseline {baseline!r} was saved "
-                f"({_first_names(changed)}), but only the current texts can be used"
+                f"({first_names(changed)}), but only the current texts can be used"
             )
 
     @staticmethod
@@ -120,7 +121,7 @@ class _BaselineSetupFinder:
         if changed_files := list(code_differences(recorded_code, current_code)):
             raise _CannotRunError(
                 f"the agent's code changed since baseline {baseline!r} was saved "
-                f"({_first_names(changed_files)}), but only the current code can be run"
+                f"({first_names(changed_files)}), but only the current code can be run"
             )
 
     def _find_candidate(self, baseline: str, recorded_candidate: CandidateRef | None) -> Candidate:
@@ -266,10 +267,6 @@ def _past_function(function: AgentFunction, code: Code | None, root: Path) -> Ag
             folders = project_paths(root, folder)
             return replace(function, folder=folder, import_folders=folders, is_commit=True, code=code)
     return None
-
-
-def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def plan_confirmation(

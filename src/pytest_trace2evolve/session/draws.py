@@ -147,16 +147,10 @@ class Draws:
         live_suites = [
             name for name, planned_suite in self._plan.suites.items() if planned_suite.recorded_runs is None
         ]
-        baseline_suites = (
-            self._plan.confirmation.sides
-            if self._plan.confirmation and self._plan.confirmation.is_possible
-            else ()
-        )
-        for suite, baseline in [
-            *((suite, False) for suite in live_suites),
-            *((suite, True) for suite in baseline_suites),
-        ]:
-            self._store(suite, baseline=baseline)
+        for suite in live_suites:
+            self._store(suite, baseline=False)
+        for suite in self._plan.baseline_sides:
+            self._store(suite, baseline=True)
         for store in self._stores.values():
             yield from store.find_problems()
 

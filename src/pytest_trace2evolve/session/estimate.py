@@ -88,17 +88,12 @@ def estimate(plan: Plan, expected: ExpectedUsage, draws: Draws) -> Estimate:
                     is_known = False
                 else:
                     total_usage += usage
-    baseline_names = [
-        planned_suite.baseline.name
-        for planned_suite in plan.suites.values()
-        if planned_suite.baseline is not None
-    ]
-    usage = total_usage if is_known else None
+    baselines = [suite.baseline for suite in plan.suites.values() if suite.baseline is not None]
     return Estimate(
         len(seen_keys),
         stored_simulations,
-        usage,
-        tuple(dict.fromkeys(baseline_names)),
+        total_usage if is_known else None,
+        tuple(dict.fromkeys(baseline.name for baseline in baselines)),
         max_fresh_simulations(plan),
     )
 

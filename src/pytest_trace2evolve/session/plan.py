@@ -276,6 +276,11 @@ class Plan:
         return replace(self, stage=stage, suites=suites, run_folder=self.stage_folders[number - 1])
 
 
+def first_names(names: Sequence[str]) -> str:
+    """Return the first three names for a message."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
 def check_folders_unused(live: LiveSettings | None, suites: Iterable[str], folders: Sequence[Path]) -> None:
     """Check that no folder of a run holds a run or a recording. The first folder is the run's own.
 

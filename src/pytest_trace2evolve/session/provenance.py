@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
@@ -206,41 +207,32 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
             declare the change.
     """
     assert planned_suite.baseline is not None
-    baseline_evidence, run_provenance = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
-    digests = {simulation.task_id: simulation.task_digest for simulation in baseline_evidence.simulations}
-    problems = list(
-        provenance_differences(
-            baseline_evidence.provenance,
-            run_provenance,
-            baseline_tasks=digests,
-            candidate_tasks=planned_suite.lock.tasks,
-        )
+    evidence, new = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    old, sides = (
+        evidence.provenance,
+        f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and",
     )
-    if problems:
-        raise ResultsError(
-            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run cannot be "
-            "compared: " + "; ".join(problems)
-        )
-    changes = agent_changes(baseline_evidence.provenance, run_provenance)
+    digests = {simulation.task_id: simulation.task_digest for simulation in evidence.simulations}
+    tasks = planned_suite.lock.tasks
+    if problems := list(provenance_differences(old, new, baseline_tasks=digests, candidate_tasks=tasks)):
+        raise ResultsError(f"{sides} this run cannot be compared: {'; '.join(problems)}")
+    changes = agent_changes(old, new)
     declared_kinds = declared_changes(plan, planned_suite.baseline)
     if undeclared_kinds := [kind for kind in changes if kind not in declared_kinds]:
         phrases = "; ".join(phrase for kind in undeclared_kinds for phrase in changes[kind])
         raise ResultsError(
-            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run have different "
-            "agents: "
-            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
-            f"{describe_source(plan.candidate.id)}: changes: [{', '.join(undeclared_kinds)}]"
+            f"{sides} this run have different agents: {phrases}; measure a baseline with this agent, or "
+            f"declare the change in the front matter of {describe_source(plan.candidate.id)}: "
+            f"changes: [{', '.join(undeclared_kinds)}]"
         )
     notes = []
-    if missing_text := unrecorded_fields(baseline_evidence.provenance, run_provenance):
+    if missing_text := unrecorded_fields(old, new):
         notes.append(f"{planned_suite.name}: {missing_text}")
-    if changed_files := list(
-        code_differences(baseline_evidence.provenance.agent.code, run_provenance.agent.code)
-    ):
+    if changed_files := list(code_differences(old.agent.code, new.agent.code)):
         notes.append(
             f"{planned_suite.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
         )
-    if _is_edited(baseline_evidence.provenance, run_provenance):
+    if _is_edited(old, new):
         notes.append(
             f"{planned_suite.name}: {describe_source(plan.candidate.id)} or its prompt was edited after the "
             f"baseline was measured; this run measures the edited candidate"
@@ -274,30 +266,18 @@ def compared_sides(
     """
     if planned_suite.baseline is None:
         return None
-    baseline_provenance, run_provenance = (
-        planned_suite.baseline.evidence.provenance,
-        provenance_of(plan, planned_suite),
-    )
+    evidence, new = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    old, tasks = evidence.provenance, {record.task_id for record in records}
+    old_records = [record for record in evidence.simulations if record.task_id in tasks]
     declared_kinds = declared_changes(plan, planned_suite.baseline)
-    tasks = {record.task_id for record in records}
-    baseline_records = [
-        record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
-    ]
-    baseline_models, run_models = (
-        {name for record in side for name in record.models} for side in (baseline_records, records)
-    )
-    changed_code = tuple(code_differences(baseline_provenance.agent.code, run_provenance.agent.code))
-    baseline_candidate = baseline_provenance.candidate
-    is_same_candidate = baseline_candidate is not None and baseline_candidate.id == plan.candidate.id
+    changed_code = tuple(code_differences(old.agent.code, new.agent.code))
+    is_same_candidate = old.candidate is not None and old.candidate.id == plan.candidate.id
     return ComparedSides(
-        baseline=describe_side(baseline_provenance, baseline_models),
-        candidate=describe_side(run_provenance, run_models),
-        declared=tuple(
-            kind for kind in agent_changes(baseline_provenance, run_provenance) if kind in declared_kinds
-        ),
+        baseline=describe_side(old, {name for record in old_records for name in record.models}),
+        candidate=describe_side(new, {name for record in records for name in record.models}),
+        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared_kinds),
         changed_code=changed_code,
-        is_same_candidate=is_same_candidate
-        and (bool(changed_code) or _is_edited(baseline_provenance, run_provenance)),
+        is_same_candidate=is_same_candidate and (bool(changed_code) or _is_edited(old, new)),
     )
 
 
@@ -312,12 +292,8 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
     """
     is_gated = plan.policy is not None
     for name, planned_suite in plan.suites.items():
-        baseline = planned_suite.baseline if is_gated else None
-        for file in planned_suite.recorded_runs.files if planned_suite.recorded_runs else ():
-            check_traces(ledger.entries, file.run, file.path)
-        if baseline is not None and not baseline.is_saved:
-            for path, run in baseline.files:
-                check_traces(ledger.entries, run, path)
+        for path, run in _recorded_files(planned_suite, planned_suite.baseline if is_gated else None):
+            check_traces(ledger.entries, run, path)
         is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned_suite.lock.splits)
         is_deciding = is_gated or plan.saving is not None
         if is_sealed and is_deciding and (files := unrecorded_files(planned_suite, ledger)):
@@ -327,22 +303,19 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
             )
 
 
+def _recorded_files(planned_suite: PlannedSuite, baseline: Baseline | None) -> list[tuple[Path, str]]:
+    """Return a suite's replayed files and those of an unsaved baseline, each with its run."""
+    runs = planned_suite.recorded_runs
+    replayed = [] if runs is None else [(file.path, file.run) for file in runs.files]
+    return [*replayed, *(baseline.files if baseline is not None and not baseline.is_saved else ())]
+
+
 def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:
     """Return the names of a suite's replayed files and unsaved baselines that the ledger does not know."""
-    files = (
-        [(file.path, file.run) for file in planned_suite.recorded_runs.files]
-        if planned_suite.recorded_runs
-        else []
-    )
-    baseline = (
-        planned_suite.baseline
-        if planned_suite.baseline is not None and not planned_suite.baseline.is_saved
-        else None
-    )
-    if baseline is not None:
-        files += baseline.files
+    baseline = planned_suite.baseline
+    files = _recorded_files(planned_suite, baseline)
     names = [path.name for path, run in files if not traces_of(ledger.entries, run)]
-    if baseline is not None and not baseline.files:
+    if baseline is not None and not baseline.is_saved and not baseline.files:
         is_known_evidence = knows_evidence(ledger.entries, planned_suite.name, baseline.all_evidence)
         names += [] if is_known_evidence else [baseline.name]
     return list(dict.fromkeys(names))
@@ -360,23 +333,12 @@ def check_mergeable(plan: Plan) -> None:
     for name in plan.saving.digests_before:
         planned_suite = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
-        baseline_evidence = read_evidence(path)
-        problems = list(
-            merge_obstacles(baseline_evidence, provenance_of(plan, planned_suite), planned_suite.lock.tasks)
-        )
-        missing_tasks = planned_suite.lock.tasks.keys() - {
-            simulation.task_id for simulation in baseline_evidence.simulations
-        }
-        if (
-            missing_tasks
-            and plan.saving.mode is SaveMode.NEW_ONLY
-            and (
-                unequal_text := trials_difference(
-                    baseline_evidence, max(map(planned_suite.trials_of, missing_tasks))
-                )
-            )
-        ):
-            problems.append(unequal_text)
+        evidence, tasks = read_evidence(path), planned_suite.lock.tasks
+        problems = list(merge_obstacles(evidence, provenance_of(plan, planned_suite), tasks))
+        missing_tasks = tasks.keys() - {simulation.task_id for simulation in evidence.simulations}
+        if missing_tasks and plan.saving.mode is SaveMode.NEW_ONLY:
+            trials = max(map(planned_suite.trials_of, missing_tasks))
+            problems += filter(None, [trials_difference(evidence, trials)])
         if problems:
             raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(problems)}")
 

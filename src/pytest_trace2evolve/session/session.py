@@ -637,16 +637,9 @@ def run(
 ) -> Run:
     """Run a plan from its first simulation to its verdict.
 
-    Args:
-        plan: The plan to run.
-        resources: The resources of the project.
-        on_event: Called for each event, in a thread of the session.
-        tasks: Suites and ids of tasks; all tasks by default.
-        executor: Makes the simulations elsewhere; None selects the plan's executor, or this process.
-        servers: Servers of local models that outlive the run; None for servers of its own.
+    Arguments and errors are those of `Session` and `Session.start`.
 
     Raises:
-        ConfigError, ResultsError, EndpointError, ModelFolderError: see `Session`.
         EndpointError: the endpoint rejects a request that every further simulation would repeat.
         StorageError: the evidence could not be stored.
     """

@@ -46,7 +46,7 @@ from pytest_trace2evolve.records.verdict import (
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import Plan, PlannedSuite, first_names
 from pytest_trace2evolve.session.provenance import (
     compared_sides,
     provenance_of,
@@ -596,7 +596,7 @@ def _partial_reason(run: SuiteRun, split: str, incomplete_reason: str, is_stoppe
     tasks = run.planned_suite.lock.splits[split]
     if missing_tasks := run.missing_tasks(split):
         prefix = f"{incomplete_reason}; " if incomplete_reason else ""
-        names = _first_names(missing_tasks)
+        names = first_names(missing_tasks)
         return f"partial: {prefix}{len(missing_tasks)} of {len(tasks)} tasks did not run ({names})"
     return f"partial: {incomplete_reason}" if is_stopped else ""
 
@@ -605,11 +605,7 @@ def _missing_baseline_reason(tasks: Mapping[str, str], baseline_tasks: set[str])
     missing_tasks = sorted(tasks.keys() - baseline_tasks, key=natural_sort_key)
     count = len(tasks) - len(missing_tasks)
     return (
-        f"partial: the baseline holds {count} of {len(tasks)} tasks, not {_first_names(missing_tasks)}"
+        f"partial: the baseline holds {count} of {len(tasks)} tasks, not {first_names(missing_tasks)}"
         if missing_tasks
         else ""
     )
-
-
-def _first_names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
