@@ -429,9 +429,35 @@ SERVE = Command(
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 
+VIEW = Command(
+    "view",
+    "browse runs, candidates, traces and the ledger in a browser",
+    ("trace2evolve view", "trace2evolve view --port 8123"),
+    "view:serve",
+    (
+        text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
+        integer_option(
+            "--port", "N", "port to listen on (default: a free port)", range_check(0, 65535), default=0
+        ),
+    ),
+)
+
+EXPORT = Command(
+    "export",
+    "write a run for Inspect, OpenTelemetry or pandas",
+    ("trace2evolve export csv 2026-11-24T035034", "trace2evolve export inspect results.json --output logs"),
+    "export:export",
+    (
+        text_option("format", None, "format of the files", choices=("inspect", "otel", "csv")),
+        text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
+        path_option("--output", "DIR", "folder of the files (default: RUN-FORMAT)"),
+        flag_option("--sealed", "export the traces of sealed splits too; the ledger records each access"),
+    ),
+)
+
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
-    "evidence": (SHOW, BASELINE, LOCK, CHECK, LEDGER),
+    "evidence": (SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN),
     "serve": (SERVE,),
 }

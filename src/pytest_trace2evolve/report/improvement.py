@@ -33,7 +33,7 @@ from pytest_trace2evolve.report.formatting import (
     rendered_text,
     table_text,
 )
-from pytest_trace2evolve.report.page import content_policy, render, resource
+from pytest_trace2evolve.report.view import view_page
 from pytest_trace2evolve.training.heldout import reward_change, top_change
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -88,16 +88,12 @@ def search_page(plan: SearchPlan, result: SearchResult) -> str:
                 ClimbPoint(row.candidate, row.status.value, used, origin, at[row.candidate][1], row.error)
             )
         rows.append((row, hypotheses.get(row.candidate, ""), _gain_text(row), simulations))
-    style = resource("page.css")
-    return render(
-        "search.html",
-        title=sanitize_line(f"improve {plan.root} on {plan.suite}", 200),
-        style=style,
-        policy=content_policy("", style),
+    return view_page(
+        "search",
+        f"improve {plan.root} on {plan.suite}",
         climb=climb_chart(points),
         rows=rows,
         lines=_lines(plan, result),
-        line=lambda text: sanitize_line(str(text), 2_000),
     )
 
 

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -167,8 +167,14 @@ def write_page(path: Path, summary: RunSummary, facts: "PageFacts") -> None:
         raise ConfigError(f"{path}: the page cannot be written: {cause}; name another file") from None
 
 
-def page_html(summary: RunSummary, facts: "PageFacts") -> str:
-    """Render the page of a run or a comparison as HTML."""
+def page_html(
+    summary: RunSummary, facts: "PageFacts", trace_link: Callable[[str, str], str] | None = None
+) -> str:
+    """Render the page of a run or a comparison as HTML.
+
+    Args:
+        trace_link: The address at which a sealed trace can be opened, by suite and task; None in a file.
+    """
     script, style = resource("page.js"), resource("page.css")
     reason, advice, command = reason_and_next_steps(summary)
     decision = None if summary.trouble else summary.decision
@@ -187,6 +193,7 @@ def page_html(summary: RunSummary, facts: "PageFacts") -> str:
         script=script,
         style=style,
         policy=content_policy(script, style),
+        trace_link=trace_link,
         summary=summary,
         decision=decision.value if decision else "none",
         claim=claim,
@@ -254,13 +261,13 @@ def resource(name: str) -> str:
     return (files("pytest_trace2evolve.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def content_policy(script: str, style: str) -> str:
-    """Return a Content-Security-Policy that permits only this script and style."""
+def content_policy(script: str, style: str, others: str = "form-action 'none'") -> str:
+    """Return a Content-Security-Policy that permits only this script and style, and the `others`."""
     script_hash, style_hash = (
         base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)
     )
     return (
-        f"default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'sha256-{script_hash}'; "
+        f"default-src 'none'; base-uri 'none'; {others}; script-src 'sha256-{script_hash}'; "
         f"style-src 'sha256-{style_hash}'"
     )
 

@@ -1,7 +1,7 @@
-"""Gathers what a report page shows of a run or a comparison.
+"""Gathers what a report page or an export shows of a run or a comparison.
 
-Traces of sealed splits are not read. Before a trace of a task is shown, the access is recorded if the ledger
-records accesses to its split.
+Traces of sealed splits are read only for an export that asks for them. Before a trace of a task is shown, the
+access is recorded if the ledger records accesses to its split.
 """
 
 import json
@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.ledger import evidence_file_path
-from pytest_trace2evolve.evidence.results import decode_results
+from pytest_trace2evolve.evidence.results import combine_results, decode_results
 from pytest_trace2evolve.evidence.run_folder import RunStore
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.completion import Usage, usage_of
 from pytest_trace2evolve.records.evidence import CandidateRef, Evidence, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.rules import Finding
@@ -29,11 +30,13 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.verdict import RunSummary
 from pytest_trace2evolve.scoring.metrics import is_success
 from pytest_trace2evolve.session.compare import Comparison
-from pytest_trace2evolve.session.ledger import ProjectLedger, SplitHistory, split_histories
+from pytest_trace2evolve.session.evidence_sources import domain_of, file_provenance, find_run
+from pytest_trace2evolve.session.ledger import ProjectLedger, SplitHistory, record_access, split_histories
 from pytest_trace2evolve.session.traces import (
     FindWorld,
     broken_rules,
     explain,
+    files_by_suite,
     open_world,
     record_first_accesses,
     sealed_splits_of_task,
@@ -313,3 +316,87 @@ def _read_tasks(values: Any) -> dict[str, Task]:
             continue
         tasks[task.id] = task
     return tasks
+
+
+@dataclass(frozen=True)
+class ExportedSuite:
+    """The simulations of one suite of a run.
+
+    Attributes:
+        run, name: The names of the run and of the suite, or of the file.
+        splits: The splits of each task, as far as a project here locks the suite.
+        simulations: In the order of the file.
+        usages: The usage of the agent in each simulation, by id.
+        sealed: The tasks whose simulations have figures only, without messages.
+    """
+
+    run: str
+    name: str
+    origin: Provenance
+    domain: str
+    tasks: Mapping[str, Task]
+    splits: Mapping[str, tuple[str, ...]]
+    simulations: tuple[Simulation, ...]
+    usages: Mapping[str, Usage]
+    sealed: frozenset[str]
+
+
+def exported_suites(
+    run: str, project: Project | None, base_folder: Path, *, opens_sealed: bool = False
+) -> list[ExportedSuite]:
+    """Read the suites of a run, and record the accesses to the traces that leave.
+
+    Args:
+        run: As in `find_run`.
+        opens_sealed: Whether the traces of sealed splits leave too. The ledger records each.
+
+    Raises:
+        ConfigError: no run matches, or several match.
+        ResultsError: the run cannot be read.
+        LedgerError: an access could not be recorded, so nothing may be exported.
+    """
+    path = find_run(run, project, base_folder)
+    suites = []
+    for name, file in files_by_suite(path, "", run).items():
+        origin, domain = file_provenance(file), domain_of(file)
+        simulations = combine_results([file])[0]
+        trials: dict[str, list[int]] = {}
+        for simulation in simulations:
+            trials.setdefault(simulation.task_id, []).append(simulation.trial or 0)
+        run_name = origin.run_id or path.name
+        sealed: set[str] = set()
+        if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
+            sealed = set(trials)  # nothing here says which of its traces are sealed
+        elif project is not None:
+            splits = {task: sealed_splits_of_task(project, domain, task) for task in trials}
+            sealed = set() if opens_sealed else {task for task in trials if splits[task]}
+            for task in trials.keys() - sealed:
+                for split in splits[task]:
+                    record_access(project, split, domain, task, tuple(sorted(trials[task])), run_name)
+            shown = {task: min(trials[task]) for task in trials if task not in sealed}
+            record_first_accesses(project, domain, shown, run_name)
+        lock = project.lock.suites.get(name) if project else None
+        suites.append(
+            ExportedSuite(
+                run_name,
+                name,
+                origin,
+                domain,
+                file.tasks,
+                {
+                    task: tuple(
+                        split for split, tasks in (lock.splits if lock else {}).items() if task in tasks
+                    )
+                    for task in trials
+                },
+                tuple(
+                    simulation.model_copy(update={"messages": []})
+                    if simulation.task_id in sealed
+                    else simulation
+                    for simulation in simulations
+                ),
+                {simulation.id: usage_of(simulation.trace, "assistant") for simulation in simulations},
+                frozenset(sealed),
+            )
+        )
+    return suites
