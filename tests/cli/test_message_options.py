@@ -18,6 +18,7 @@ PACKAGE = Path(pytest_trace2evolve.__file__).parent
 OPTION = re.compile(r"(?<![\w{}-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w{}-])")
 OF_PYTEST = {flag for option in OPTIONS for flag in (option.flag, option.alias) if flag}
 ELSEWHERE = {
+    "--head",  # of ray
     "--maxfail",
     "--lf",
     "--deselect",

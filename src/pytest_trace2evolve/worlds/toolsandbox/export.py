@@ -105,7 +105,7 @@ def _read_pins(clone: Path) -> list[str]:
         is_toolsandbox = False
     if not is_toolsandbox:
         raise WorldError(
-            f"--path {clone} is not a clone of ToolSandbox; run "
+            f"{clone} is not a clone of ToolSandbox; run "
             "`git clone https://github.com/apple/ToolSandbox` and name that folder"
         )
     pins = [name for name in project["dependencies"] if not _UNUSED.match(name)]
