@@ -67,26 +67,12 @@ RESPONSES: dict[str, Any] = {
     ],
     "result with parts": [ASKED, CALLED, {**RESULT, "output": [{"type": "input_text", "text": "done"}]}],
     "other items": [ASKED, {"type": "web_search_call"}, {"type": "item_reference", "id": "r"}, CALLED],
-    "tool of an MCP server": [
-        ASKED,
-        {
-            "type": "mcp_call", "id": "mcp_1", "server_label": "inn", "name": "cancel_booking",
-            "arguments": '{"booking": "flat"}', "output": "cancelled", "error": None,
-        },
-    ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_calls_of_the_responses_api_are_expected(name: str, tmp_path: Path) -> None:
     assert expectations(tmp_path, RESPONSES[name]) == [CANCELLED]
-
-
-def test_a_custom_tool_has_its_text_as_input(tmp_path: Path) -> None:
-    call = {"type": "custom_tool_call", "call_id": "c", "name": "run_code", "input": "print(1 + 1)"}
-    result = {"type": "custom_tool_call_output", "call_id": "c", "output": "2"}
-    expected = {"calls": [{"name": "run_code", "arguments": {"input": "print(1 + 1)"}}]}
-    assert expectations(tmp_path, [ASKED, call, result]) == [expected]
 
 
 FAILED: dict[str, list[Item]] = {
@@ -96,9 +82,6 @@ FAILED: dict[str, list[Item]] = {
     "object": [CALLED, {**RESULT, "output": '{"error": "unknown booking"}'}],
     "flag of MCP": [CALLED, {**RESULT, "output": '{"isError": true, "content": []}'}],
     "cut call": [{**CALLED, "status": "incomplete"}],
-    "error of an MCP server": [
-        {"type": "mcp_call", "id": "m", "name": "cancel_booking", "arguments": "{}", "error": "unknown"}
-    ],
     "flag of Anthropic": [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "cancel", "input": {}}]},
         {
@@ -404,7 +387,7 @@ def test_spans_of_strands_are_the_conversation_of_its_model_calls(
     [
         ({"json": {"state": "cancelled"}}, '{"state": "cancelled"}'),
         ({"image": {"format": "png"}}, "[image]"),
-        ({"document": {"name": "bill"}}, "[file]"),
+        ({"document": {"name": "bill"}}, "[document]"),
         ({"cachePoint": {"type": "default"}}, ""),
         ({"reasoningContent": {"reasoningText": {"text": "why"}}}, ""),
     ],

@@ -5,7 +5,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Document:
 
 
 def read_documents(path: Path) -> Iterator[Document | Damage]:
-    """Yield the JSON documents of a log, and a `Damage` for each place without a valid document.
+    """Yield the JSON documents of a log, and a `Damage` for each later place without a valid document.
 
     Raises:
         LogError: the file cannot be read at all, is empty, is not JSON, or expands to too many bytes.
@@ -40,46 +40,37 @@ def read_documents(path: Path) -> Iterator[Document | Damage]:
     data = bytes(read_bytes(path, LogError, "name a log file", max_bytes=MAX_RESULTS_BYTES))
     if data.startswith(b"PK\x03\x04"):
         yield from _read_samples(path, data)
-        return
-    if not data.strip():
+    elif not data.strip():
         raise LogError(f"{path}: is empty; {REMEDY}")
-    is_marked = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # UTF-16, which the parser reports
-    if b"\0" in data[:4096] and not is_marked and data.lstrip()[:1] not in (b"{", b"["):
-        raise LogError(f"{path}: is binary, not JSON (byte 0 at position {data.index(0)}); {REMEDY}")
-    yield from _parse_text(path, data.removeprefix(b"\xef\xbb\xbf"))
+    else:
+        yield from _parse_text(path, data.removeprefix(b"\xef\xbb\xbf"))
 
 
 def _parse_text(path: Path, data: bytes) -> Iterator[Document | Damage]:
     """Yield the documents of a text: one in each line, or each beginning at the start of a line."""
-    first_line = data.lstrip().partition(b"\n")[0]
-    try:
-        yield Document("", parse_json(data))
+    whole = _document("", data)
+    if isinstance(whole, Document):
+        yield whole
         return
-    except ValueError as error:
-        pieces = re.split(rb"\n" if _is_json(first_line) else rb"\n(?=[{\[])", data)
-        if len(pieces) < 2 or not any(map(_is_json, pieces[:3])):
-            raise LogError(f"{path}: {_cause_text(error)}; {REMEDY}") from None
+    pieces = data.split(b"\n")
+    if isinstance(_document("", pieces[0]), Damage):
+        pieces = re.split(rb"\n(?=[{\[])", data)
+    if isinstance(_document("", pieces[0]), Damage):
+        raise LogError(f"{path}: {whole.cause}; {REMEDY}")
     number = 1
     for piece in pieces:
-        place = f"line {number}"
+        if piece.strip():
+            yield _document(f"line {number}", piece)
         number += 1 + piece.count(b"\n")
-        if not piece.strip():
-            continue
-        if len(piece) > MAX_LINE_BYTES:
-            yield Damage(place, f"is longer than {MAX_LINE_BYTES >> 20} MiB")
-            continue
-        try:
-            yield Document(place, parse_json(piece))
-        except ValueError as error:
-            yield Damage(place, _cause_text(error))
 
 
-def _is_json(data: bytes) -> bool:
+def _document(place: str, data: bytes) -> Document | Damage:
+    if place and len(data) > MAX_LINE_BYTES:
+        return Damage(place, f"is longer than {MAX_LINE_BYTES >> 20} MiB")
     try:
-        parse_json(data)
-    except ValueError:
-        return False
-    return True
+        return Document(place, parse_json(data))
+    except ValueError as error:
+        return Damage(place, _cause_text(error))
 
 
 def _cause_text(error: Exception) -> str:
@@ -99,12 +90,9 @@ def _read_samples(path: Path, data: bytes) -> Iterator[Document | Damage]:
         require("zipfile_zstd", extra="inspect")
     remaining_bytes = min(MAX_RESULTS_BYTES, MAX_EXPANSION * len(data) + (16 << 20))
     for member in members:
-        if not member.filename.endswith(".json"):
-            continue
         try:
             with archive.open(member) as file:
                 content = file.read(remaining_bytes + 1)
-            value = parse_json(content) if len(content) <= remaining_bytes else None
         except Exception as error:  # a damaged archive may raise an error of any class
             yield Damage(member.filename, _cause_text(error))
             continue
@@ -112,4 +100,4 @@ def _read_samples(path: Path, data: bytes) -> Iterator[Document | Damage]:
             limit = f"expands to more than {remaining_bytes >> 20} MiB; is it a log of Inspect?"
             raise LogError(f"{path}: {member.filename} {limit}")
         remaining_bytes -= len(content)
-        yield Document(member.filename, value)
+        yield replace(_document("", content), place=member.filename)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from pytest_trace2evolve.errors import LogError
 from pytest_trace2evolve.importing import tracing
@@ -21,6 +21,63 @@ from pytest_trace2evolve.importing.conversation import (
 from pytest_trace2evolve.importing.documents import Document, read_documents
 
 LogItems = Iterator[Conversation | Damage]
+Item = TypeVar("Item")
+
+
+def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogItems]:
+    """Read a log.
+
+    Args:
+        path: The file.
+        format: One of `FORMATS`; by default, the format is recognised from the file's first document.
+
+    Returns:
+        The format, and its conversations and damaged places in the order of the file.
+
+    Raises:
+        LogError: the file cannot be read, or its format is not clear.
+    """
+    documents = read_documents(path)
+    first = next(documents)
+    if isinstance(first, Damage):
+        raise LogError(f"{path}: {first.place}: {first.cause}; export the log again")
+    formats = [format] if format else _possible_formats(path, first)
+    if len(formats) != 1:
+        raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
+    return formats[0], FORMATS[formats[0]](chain([first], documents))
+
+
+def _possible_formats(path: Path, document: Document) -> list[str]:
+    """Return the formats that a document may have."""
+    value = document.value
+    items = value[:20] if isinstance(value, list) else [value]
+    objects = [item[0] if isinstance(item, list) and item else item for item in items]
+    objects = [item for item in objects if isinstance(item, dict)]
+    if any("simulations" in item for item in objects):
+        raise LogError(
+            f"{path}: holds results of tau2, which have tasks already; name a log of conversations"
+        )
+    if document.place.startswith("samples/"):
+        return ["inspect"]
+    return [name for name, is_shown in _SIGNS.items() if any(map(is_shown, objects))]
+
+
+_SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "openai": lambda item: (
+        (isinstance(item.get("messages"), list) and item.keys().isdisjoint(("observations", "epoch")))
+        or "role" in item
+        or "response" in item
+        or (isinstance(item.get("output"), list) and "traceId" not in item)
+    ),
+    "otel": tracing.is_otel,
+    "langfuse": tracing.is_langfuse,
+    "inspect": lambda item: "eval" in item or ("epoch" in item and "messages" in item),
+}
+
+
+# ---- OpenAI
+
+_CONTINUES = "The conversation continues a response that the log does not hold: its beginning is missing."
 
 
 @dataclass
@@ -43,102 +100,10 @@ class _ModelCall:
     is_last: bool = True
 
 
-def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogItems]:
-    """Read a log.
-
-    Args:
-        path: The file.
-        format: One of `FORMATS`; by default, the format is recognised from the file's content.
-
-    Returns:
-        The format, and its conversations and damaged places in the order of the file.
-
-    Raises:
-        LogError: the file cannot be read, or its format is not clear.
-    """
-    documents = read_documents(path)
-    first_items: list[Document | Damage] = []
-    possible_formats: list[str] | None = None
-    for document in documents:
-        first_items.append(document)
-        if isinstance(document, Document):
-            possible_formats = [format] if format else _possible_formats(path, document)
-            if possible_formats:
-                break
-    if possible_formats is None:
-        first = next(
-            (item for item in first_items if isinstance(item, Damage)), Damage("", "holds no JSON value")
-        )
-        place = ": ".join(part for part in (str(path), first.place) if part)
-        raise LogError(f"{place}: {first.cause}; export the log again")
-    if len(possible_formats) != 1:
-        raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
-    return possible_formats[0], FORMATS[possible_formats[0]](chain(first_items, documents))
-
-
-def _possible_formats(path: Path, document: Document) -> list[str]:
-    """Return the formats that a document may have."""
-    value = document.value
-    items = value if isinstance(value, list) else [value]
-    flat = [inner for item in items[:20] for inner in (item[:20] if isinstance(item, list) else [item])]
-    objects = [item for item in flat if isinstance(item, dict)]
-    if any("simulations" in item for item in objects):
-        raise LogError(
-            f"{path}: holds results of tau2, which have tasks already; name a log of conversations"
-        )
-    if document.place.startswith("samples/"):
-        return ["inspect"]
-    return [name for name, is_shown in _SIGNS.items() if any(map(is_shown, objects))]
-
-
-_SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "openai": lambda item: (
-        (isinstance(item.get("messages"), list) and item.keys().isdisjoint(("observations", "epoch")))
-        or ("role" in item and "content" in item)
-        or ("response" in item and ("request" in item or "input" in item))
-        or (isinstance(item.get("output"), list) and "traceId" not in item)
-        or item.get("type") in ("function_call", "function_call_output")
-    ),
-    "otel": tracing.is_otel,
-    "langfuse": tracing.is_langfuse,
-    "inspect": lambda item: "eval" in item or ("epoch" in item and "messages" in item),
-}
-
-
-def _read(
-    documents: Iterable[Document | Damage],
-    list_name: str,
-    read: Callable[[str, Any], Conversation | _ModelCall],
-) -> Iterator[Conversation | _ModelCall | Damage]:
-    """Yield what is read from documents: from the items of a list, or of a document's field `list_name`.
-
-    Each `DamagedError` becomes a `Damage`.
-    """
-    for document in documents:
-        if isinstance(document, Damage):
-            yield document
-            continue
-        value = document.value
-        items = value.get(f"{list_name}s") if isinstance(value, dict) else value
-        values = items if isinstance(items, list) and not any(map(_is_message, items)) else [value]
-        for number, item in enumerate(values, 1):
-            place = f"{list_name} {number}" if values is items else ""
-            place = ", ".join(filter(None, (document.place, place)))
-            try:
-                yield read(place, item)
-            except DamagedError as error:
-                yield Damage(place, str(error))
-
-
-# ---- OpenAI
-
-_CONTINUES = "The conversation continues a response that the log does not hold: its beginning is missing."
-
-
 def _openai(documents: Iterable[Document | Damage]) -> LogItems:
     """Yield the conversations of requests, and of responses that continue each other."""
-    items = list(_read(documents, "conversation", _model_call))
     calls_by_id: dict[str, _ModelCall] = {}
+    items = list(_read(documents, _model_call))
     for item in items:
         if isinstance(item, _ModelCall):
             earlier = next((calls_by_id[name] for name in item.continues if name in calls_by_id), None)
@@ -148,7 +113,7 @@ def _openai(documents: Iterable[Document | Damage]) -> LogItems:
                 item.turns, item.is_whole = [*earlier.turns, *item.turns], earlier.is_whole
             calls_by_id |= dict.fromkeys(filter(None, item.ids), item)
     for item in items:
-        if not isinstance(item, _ModelCall):
+        if isinstance(item, Damage):
             yield item
         elif item.is_last:
             try:
@@ -156,6 +121,26 @@ def _openai(documents: Iterable[Document | Damage]) -> LogItems:
                 yield conversation if item.is_whole else replace(conversation, notes=(_CONTINUES,))
             except DamagedError as error:
                 yield Damage(item.place, str(error))
+
+
+def _read(
+    documents: Iterable[Document | Damage], read: Callable[[str, Any], Item]
+) -> Iterator[Item | Damage]:
+    """Yield what `read` makes of documents, or of the items of a document that lists conversations."""
+    for document in documents:
+        if isinstance(document, Damage):
+            yield document
+            continue
+        value = document.value
+        values = value.get("samples", value) if isinstance(value, dict) else value
+        is_list = isinstance(values, list) and not any(map(_is_message, values))
+        name = "conversation" if values is value else "sample"
+        for number, item in enumerate(values if is_list else [value], 1):
+            place = ", ".join(filter(None, (document.place, f"{name} {number}" if is_list else "")))
+            try:
+                yield read(place, item)
+            except DamagedError as error:
+                yield Damage(place, str(error))
 
 
 def _is_message(value: Any) -> bool:
@@ -167,8 +152,6 @@ def _model_call(place: str, value: Any) -> _ModelCall:
         return _ModelCall(place, turns_of(value))
     if not isinstance(value, dict):
         raise DamagedError(f"is {kind_name(value)}, not an object with 'messages'")
-    if value.keys().isdisjoint(("messages", "input", "output", "choices", "request", "response")):
-        raise DamagedError("'messages' is missing, not a list")
     request = value["request"] if isinstance(value.get("request"), dict) else value
     answer = value.get("response", {key: value[key] for key in ("id", "choices", "output") if key in value})
     response = answer if isinstance(answer, dict) else {}
@@ -231,6 +214,6 @@ FORMATS: dict[str, Callable[[Iterable[Document | Damage]], LogItems]] = {
     "openai": _openai,
     "otel": tracing.read_otel,
     "langfuse": tracing.read_langfuse,
-    "inspect": lambda documents: cast(LogItems, _read(documents, "sample", _sample)),
+    "inspect": lambda documents: _read(documents, _sample),
 }
 """The readers of all formats, by name."""

@@ -37,6 +37,7 @@ class _Group:
     Attributes:
         model_calls: The start and the turns of each call.
         failed_ids: The ids of the tool calls that failed.
+        damage: Why the first damaged model call cannot be read; empty if there is none.
     """
 
     place: str
@@ -45,21 +46,28 @@ class _Group:
     metadata: Item = field(default_factory=dict)
     damage: str = ""
 
+    def conversation(self) -> Conversation:
+        """Merge the model calls; raise `DamagedError` if they are no conversation."""
+        if self.damage:
+            raise DamagedError(self.damage)
+        snapshots = [turns for _, turns in sorted(self.model_calls, key=lambda call: call[0])]
+        turns = [
+            replace(
+                turn,
+                calls=tuple(
+                    replace(call, failed=call.id in self.failed_ids or call.failed) for call in turn.calls
+                ),
+            )
+            for turn in _merged(snapshots)
+        ]
+        return conversation_of(self.place, turns, self.metadata)
+
 
 def _read_groups(groups: dict[str, _Group]) -> Conversations:
     for group in groups.values():
-        if group.damage:
-            yield Damage(group.place, group.damage)
-        elif group.model_calls:
-            snapshots = [turns for _, turns in sorted(group.model_calls, key=lambda call: call[0])]
-            turns: list[Turn] = []
-            for turn in _merged(snapshots):
-                calls = (
-                    replace(call, failed=call.failed or call.id in group.failed_ids) for call in turn.calls
-                )
-                turns.append(replace(turn, calls=tuple(calls)))
+        if group.damage or group.model_calls:
             try:
-                yield conversation_of(group.place, turns, group.metadata)
+                yield group.conversation()
             except DamagedError as error:
                 yield Damage(group.place, str(error))
 
@@ -90,100 +98,103 @@ def _merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
 
 # ---- OpenTelemetry
 
+_EXPORTS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
+
 
 def is_otel(item: Item) -> bool:
     """Whether an object is a span, a log record, or an export of them."""
-    if not item.keys().isdisjoint(outer for outer, *_ in _EXPORTS):
-        return True
-    has_context = isinstance(item.get("context"), dict) and "trace_id" in item["context"]
-    return (has_context or "traceId" in item or "trace_id" in item) and "attributes" in item
+    has_trace = "traceId" in item or "trace_id" in item or "context" in item
+    return any(outer in item for outer, *_ in _EXPORTS) or (has_trace and "attributes" in item)
+
+
+@dataclass
+class _Span:
+    """A span, or a log record, which has one event and no attributes of its own."""
+
+    place: str
+    trace: str
+    id: str
+    start: str
+    attributes: Item
+    events: list[tuple[str, Item]]
+    has_failed: bool
 
 
 def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
     """Yield the conversations of spans, from an OTLP export or from the SDK's console exporter."""
-    spans: list[tuple[str, Item]] = []
+    spans: list[_Span] = []
     for document in documents:
         if isinstance(document, Damage):
             yield document
             continue
         try:
-            spans += [(document.place, span) for span in _spans(document.value)]
+            for record in _records_in(document.value):
+                place = ", ".join(filter(None, (document.place, f"span {len(spans) + 1}")))
+                spans.append(_span(place, record))
         except DamagedError as error:
             yield Damage(document.place, str(error))
     conversations: dict[str, str] = {}
     events: dict[tuple[str, str], list[tuple[str, Item]]] = {}
-    for _, span in spans:
-        identity = span["attributes"].get("gen_ai.conversation.id") or span["attributes"].get("session.id")
+    for span in spans:
+        identity = span.attributes.get("gen_ai.conversation.id") or span.attributes.get("session.id")
         if isinstance(identity, str) and identity:
-            conversations.setdefault(span["trace"], identity)
-        events.setdefault((span["trace"], span["id"]), []).extend(span["events"])
+            conversations.setdefault(span.trace, identity)
+        events.setdefault((span.trace, span.id), []).extend(span.events)
     groups: dict[str, _Group] = {}
-    for number, (place, span) in enumerate(spans, 1):
-        attributes = span["attributes"]
-        location = ", ".join(part for part in (place, f"span {number}") if part)
-        key = conversations.get(span["trace"]) or str(span["trace"])
-        if span["failed_id"]:
-            groups.setdefault(key, _Group(location)).failed_ids.add(span["failed_id"])
+    for span in spans:
+        group = groups.setdefault(conversations.get(span.trace, span.trace), _Group(span.place))
+        if span.has_failed:
+            group.failed_ids.add(str(span.attributes.get("gen_ai.tool.call.id")))
         try:
             # The events of a span that is not in the log stand for the span.
-            turns = _turns_of_span(attributes, events.pop((span["trace"], span["id"]), []))
+            turns = _turns_of_span(span.attributes, events.pop((span.trace, span.id), []))
         except DamagedError as error:
-            group = groups.setdefault(key, _Group(location))
-            group.damage = group.damage or f"{location}: {error}" if group.place != location else str(error)
+            group.damage = group.damage or str(error)
             continue
         if turns:
-            group = groups.setdefault(key, _Group(location))
-            group.model_calls.append((span["start"], turns))
-            names = (name for name in attributes if name.startswith(("user.", "enduser.", "client.")))
-            group.metadata |= {name: attributes[name] for name in names}
+            group.model_calls.append((span.start, turns))
+            prefixes = ("user.", "enduser.", "client.")
+            group.metadata |= {
+                name: value for name, value in span.attributes.items() if name.startswith(prefixes)
+            }
     yield from _read_groups(groups)
 
 
-_EXPORTS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
-
-
-def _spans(value: Any) -> Iterator[Item]:
-    """The spans and log records of a document, as `_span` returns them."""
+def _records_in(value: Any) -> Iterator[Any]:
+    """The spans and log records of a document."""
     if isinstance(value, list):
         for item in value:
-            yield from _spans(item)
-        return
-    if not isinstance(value, dict):
-        raise DamagedError(f"is {kind_name(value)}, not a span")
-    for outer, scope, inner in _EXPORTS:
-        for resource in _list(value, outer):
-            for scope_item in _list(resource, scope):
-                yield from map(_span, _list(scope_item, inner))
-    if value.keys().isdisjoint(outer for outer, *_ in _EXPORTS):
-        yield _span(value)
+            yield from _records_in(item)
+    elif isinstance(value, dict) and any(outer in value for outer, *_ in _EXPORTS):
+        for outer, scope, inner in _EXPORTS:
+            for resource in _list(value, outer):
+                for scope_item in _list(resource, scope):
+                    yield from _list(scope_item, inner)
+    else:
+        yield value
 
 
 def _list(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, dict):
-        raise DamagedError(f"holds {kind_name(value)} in place of an object")
-    items = value.get(name, [])
+    items = value.get(name, []) if isinstance(value, dict) else value
     if not isinstance(items, list):
         raise DamagedError(f"has {name!r} of {kind_name(items)}, not a list")
     return items
 
 
-def _span(span: Any) -> Item:
-    """Return a span or log record: its trace, id, start, attributes, named events, and the failed call."""
-    if not isinstance(span, dict):
-        raise DamagedError(f"holds a span that is {kind_name(span)}, not an object")
-    context = span.get("context")
-    context = context if isinstance(context, dict) else {}
-    trace = _get(span, "traceId", "trace_id") or context.get("trace_id")
+def _span(place: str, record: Any) -> _Span:
+    """Parse a span or a log record in the form of OTLP JSON or of the console exporters."""
+    if not isinstance(record, dict):
+        raise DamagedError(f"holds a span that is {kind_name(record)}, not an object")
+    context = record.get("context")
+    ids = {**record, **context} if isinstance(context, dict) else record
+    trace, identity = _first(ids, "traceId", "trace_id"), _first(ids, "spanId", "span_id")
     if not isinstance(trace, str) or not trace:
         raise DamagedError("holds a span without a trace id")
-    identity = str(_get(span, "spanId", "span_id") or context.get("span_id") or "")
-    attributes = _attributes(span.get("attributes"))
-    names = "startTimeUnixNano", "start_time_unix_nano", "start_time", "timeUnixNano", "observedTimeUnixNano"
-    start = next((span[name] for name in names if span.get(name) not in (None, "", "0")), "")
-    failed_id = ""
-    if "body" in span and "start_time" not in span:  # a log record
-        body = _plain_value(span["body"])
-        name = _get(span, "eventName", "event_name") or attributes.get("event.name")
+    attributes = _attributes(record.get("attributes"))
+    start = _first(record, "startTimeUnixNano", "start_time", "observedTimeUnixNano", "observed_timestamp")
+    if "body" in record:  # a log record
+        body = _plain_value(record["body"])
+        name = _first(record, "eventName", "event_name") or attributes.get("event.name")
         events = [(str(name), {**attributes, **(body if isinstance(body, dict) else {})})]
         attributes = {}
         if not identity:
@@ -191,15 +202,17 @@ def _span(span: Any) -> Item:
     else:
         events = [
             (str(event.get("name")), _attributes(event.get("attributes")))
-            for event in _list({"events": span.get("events") or []}, "events")
+            for event in _list(record, "events")
             if isinstance(event, dict)
         ]
-        if has_failed({**attributes, "status": span.get("status")}):
-            failed_id = str(attributes.get("gen_ai.tool.call.id") or "")
-    return {
-        "trace": trace, "id": identity, "start": str(start).rjust(20, "0"), "attributes": attributes,
-        "events": events, "failed_id": failed_id,
-    }  # fmt: skip
+    failed = "gen_ai.tool.call.id" in attributes and has_failed(
+        {**attributes, "status": record.get("status")}
+    )
+    return _Span(place, trace, str(identity), str(start).rjust(20, "0"), attributes, events, failed)
+
+
+def _first(item: Item, *names: str) -> Any:
+    return next((item[name] for name in names if item.get(name)), None)
 
 
 def _attributes(value: Any) -> Item:
@@ -208,12 +221,9 @@ def _attributes(value: Any) -> Item:
         return value or {}
     if not isinstance(value, list):
         raise DamagedError(f"has attributes of {kind_name(value)}")
-    attributes: Item = {}
-    for pair in value:
-        if not isinstance(pair, dict) or not isinstance(pair.get("key"), str):
-            raise DamagedError("has an attribute without a key")
-        attributes[pair["key"]] = _plain_value(pair.get("value"))
-    return attributes
+    if not all(isinstance(pair, dict) and isinstance(pair.get("key"), str) for pair in value):
+        raise DamagedError("has an attribute without a key")
+    return {pair["key"]: _plain_value(pair.get("value")) for pair in value}
 
 
 def _plain_value(value: Any) -> Any:
@@ -224,12 +234,12 @@ def _plain_value(value: Any) -> Any:
     if name == "arrayValue" and isinstance(inner, dict):
         return [_plain_value(item) for item in inner.get("values") or []]
     if name == "kvlistValue" and isinstance(inner, dict):
-        return _attributes(inner.get("values") or [])
-    return inner if name in ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue") else value
+        return _attributes(inner.get("values"))
+    return inner if name.endswith("Value") else value
 
 
 def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Turn]:
-    """The messages that a span records: in attributes, or in events as the older conventions have them."""
+    """The messages that a span records: in attributes, or in events, such as one for each message."""
     if attributes.get("gen_ai.operation.name") == "execute_tool":
         return []  # the messages of Strands are here the arguments and the result of the call
     sources = (attributes, *(event for _, event in events))
@@ -249,16 +259,16 @@ def _decoded(value: Any) -> Any:
 
 
 def _messages(value: Any, name: str) -> list[Turn]:
-    """The turns of an attribute with messages: JSON, or a list of objects or of JSON."""
+    """The turns of an attribute with messages: a list, or its JSON."""
     if value is None or value == "":
         return []
     try:
         value = parse_json(value) if isinstance(value, str) else value
         if not isinstance(value, list):
-            raise DamagedError(f"{name} is {kind_name(value)}, not a list")
+            raise DamagedError(f"is {kind_name(value)}, not a list")
         return turns_of(list(map(_decoded, value)))
     except ValueError as error:
-        raise DamagedError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
+        raise DamagedError(f"{name}: {error}") from None
 
 
 _EVENT_ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
@@ -266,7 +276,7 @@ _EVENT_ROLES["gen_ai.choice"] = "assistant"
 
 
 def _turns_of_event(name: str, event: Item) -> list[Turn]:
-    """The turns of an event that follows the older conventions."""
+    """The turns of an event for one message."""
     body = _decoded(event.get("message", event))
     body = body if isinstance(body, dict) else {"content": body}
     content = body.get("content")
@@ -286,12 +296,9 @@ def _turns_of_event(name: str, event: Item) -> list[Turn]:
 def is_langfuse(item: Item) -> bool:
     """Whether an object is a trace with observations, an observation, or a page of either."""
     page = item.get("data")
-    if isinstance(page, list) and "meta" in item:
+    if isinstance(page, list):
         return any(isinstance(entry, dict) and is_langfuse(entry) for entry in page)
-    has_type = item.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN")
-    return isinstance(item.get("observations"), list) or (
-        has_type and ("traceId" in item or "trace_id" in item)
-    )
+    return "observations" in item or ("type" in item and "traceId" in item)
 
 
 def read_langfuse(documents: Iterable[Document | Damage]) -> Conversations:
@@ -303,53 +310,40 @@ def read_langfuse(documents: Iterable[Document | Damage]) -> Conversations:
             yield document
             continue
         value = document.value
-        page = value.get("data") if isinstance(value, dict) and "observations" not in value else None
-        for item in page if isinstance(page, list) else value if isinstance(value, list) else [value]:
+        entries = value.get("data", value) if isinstance(value, dict) else value
+        for item in entries if isinstance(entries, list) else [entries]:
             number += 1
-            location = ", ".join(part for part in (document.place, f"entry {number}") if part)
+            place = ", ".join(filter(None, (document.place, f"entry {number}")))
             try:
-                _add_entry(groups, location, item)
+                _add_entry(groups, place, item)
             except DamagedError as error:
-                yield Damage(location, str(error))
+                yield Damage(place, str(error))
     yield from _read_groups(groups)
 
 
-def _add_entry(groups: dict[str, _Group], location: str, item: Any) -> None:
+def _add_entry(groups: dict[str, _Group], place: str, item: Any) -> None:
     """Add a trace with observations, or one observation."""
     if not isinstance(item, dict):
         raise DamagedError(f"is {kind_name(item)}, not a trace or an observation")
-    if isinstance(item.get("trace"), dict):  # as the page of a trace exports it
-        item = {**item["trace"], "observations": item.get("observations")}
-    observations = item.get("observations", [item])
-    if not isinstance(observations, list):
-        raise DamagedError(f"has 'observations' of {kind_name(observations)}, not a list")
-    trace = _get(item, "id") if "observations" in item else _get(item, "traceId", "trace_id")
-    key = _get(item, "sessionId", "session_id") or trace
+    observations = _list({"observations": [item], **item}, "observations")
+    key = item.get("sessionId") or item.get("id" if "observations" in item else "traceId")
     if key is None and "observations" not in item:
         raise DamagedError("is an observation without a trace id")
-    group = groups.setdefault(str(key or location), _Group(location))
-    user, metadata = _get(item, "userId", "user_id"), _decoded(item.get("metadata"))
+    group = groups.setdefault(str(key or place), _Group(place))
+    user, metadata = item.get("userId"), _decoded(item.get("metadata"))
     group.metadata |= {"user_id": user} if user else {}
     if isinstance(metadata, dict):
         group.metadata |= {
             name: metadata[name] for name in metadata if name not in ("resourceAttributes", "scope")
         }
     for observation in observations:
+        if not isinstance(observation, dict):
+            raise DamagedError(f"has an observation that is {kind_name(observation)}, not an object")
+        if observation.get("type") != "GENERATION":
+            continue
+        request, answer = (_decoded(observation.get(name)) for name in ("input", "output"))
         try:
-            _add_observation(group, observation)
+            if turns := turns_of_model_call(request, answer):
+                group.model_calls.append((str(observation.get("startTime") or ""), turns))
         except DamagedError as error:
             group.damage = group.damage or str(error)
-
-
-def _add_observation(group: _Group, observation: Any) -> None:
-    if not isinstance(observation, dict):
-        raise DamagedError(f"has an observation that is {kind_name(observation)}, not an object")
-    start = str(_get(observation, "startTime", "start_time", "timestamp") or "")
-    if observation.get("type") == "GENERATION":
-        request, answer = (_decoded(observation.get(name)) for name in ("input", "output"))
-        if turns := turns_of_model_call(request, answer):
-            group.model_calls.append((start, turns))
-
-
-def _get(item: Item, *names: str) -> Any:
-    return next((item[name] for name in names if item.get(name) is not None), None)
