@@ -142,7 +142,6 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
         (["run.json", "-ot2e_repeats=0"], "t2e_repeats: '0' is not a whole number of 1 or more"),
         (["run.json", "--dry-run"], "--dry-run needs a judge; name one with --judge"),
         (["run.json", "run.json"], "simulation '"),
-        (["run.json", "--plot", "x.pdf"], "--plot x.pdf: must end in .svg or .png"),
         (["run.json", "--suite", "desk"], "--suite desk: run.json has no such suite; known are run.json"),
     ],
 )

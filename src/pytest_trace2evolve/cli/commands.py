@@ -17,7 +17,6 @@ from pytest_trace2evolve.cli.parser import (
     DRY_RUN_OPTION,
     JSON_OPTION,
     JUDGE_OPTION,
-    PLOT_OPTION,
     SPLIT_OPTION,
     SUITE_OPTION,
     Command,
@@ -128,7 +127,7 @@ CALIBRATE = Command(
     "measure how often each policy errs, on recorded trials",
     (
         "trace2evolve calibrate runs/retail.json",
-        "trace2evolve calibrate runs/*.json --policy strict --plot calibration.svg",
+        "trace2evolve calibrate runs/*.json --policy strict --json",
     ),
     "gate:calibrate",
     (
@@ -145,7 +144,6 @@ CALIBRATE = Command(
         MARGIN_OPTION,
         flag_option("--live", "also simulate the reruns of a live run"),
         JSON_OPTION,
-        PLOT_OPTION,
         JUDGE_OPTION,
     ),
     keys=(*_EVIDENCE_KEYS, "resamples"),

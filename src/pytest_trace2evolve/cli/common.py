@@ -1,4 +1,4 @@
-"""Helpers that several commands share: the project, the judge, plots and progress."""
+"""Helpers that several commands share: the project, the judge and progress."""
 
 import argparse
 import sys
@@ -69,20 +69,6 @@ def environments_of(project: "Project | None") -> "Environments":
     from pytest_trace2evolve.environments.registry import Environments
 
     return Environments() if project is None else project_environments(project)
-
-
-def check_plot(path: Path | None) -> None:
-    """Check that a plot can be drawn and written, before anything is computed."""
-    if path is None:
-        return
-    from pytest_trace2evolve.utils.optional import require
-    from pytest_trace2evolve.utils.plots import PLOT_FORMATS
-
-    if path.suffix[1:].lower() not in PLOT_FORMATS:
-        raise ConfigError(f"--plot {path}: must end in .{' or .'.join(PLOT_FORMATS)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: its folder does not exist; create it first")
-    require("matplotlib", extra="plot")
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.cli.common import (
-    check_plot,
     judge_of,
     nearest_project,
     project_of,
@@ -162,7 +161,7 @@ def _names_of(side: str) -> list[str]:
 
 def calibrate(options: argparse.Namespace) -> int:
     """Print the error rates of each policy on recorded trials."""
-    from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
+    from pytest_trace2evolve.report.calibration import calibration_json, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
     from pytest_trace2evolve.session.evidence_sources import find_evidence
 
@@ -173,7 +172,6 @@ def calibrate(options: argparse.Namespace) -> int:
         resamples=options.resamples,
         is_live=options.live,
     )
-    check_plot(options.plot)
     project = nearest_project(options)
     calibration = calibrate_files(
         [find_evidence(name, project, Path.cwd()) for name in options.results],
@@ -183,9 +181,6 @@ def calibrate(options: argparse.Namespace) -> int:
         provider=options.provider,
         judge=judge_of(options),
     )
-    if options.plot is not None:
-        file_format = options.plot.suffix[1:].lower()
-        options.plot.write_bytes(calibration_picture(calibration, file_format=file_format))
     print(
         json.dumps(calibration_json(calibration), indent=2) if options.json else calibration_text(calibration)
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import (
-    check_plot,
     environments_of,
     nearest_project,
     progress_bar,
@@ -32,14 +31,12 @@ if TYPE_CHECKING:
 
 def show_capabilities(options: argparse.Namespace) -> int:
     """Print the capabilities that the failures of runs lack."""
-    from pytest_trace2evolve.diagnose.contrast import TRACE_THRESHOLDS
     from pytest_trace2evolve.diagnose.diagnosis import build_report, label_set_by_rules
     from pytest_trace2evolve.diagnose.traces import gather_traces
-    from pytest_trace2evolve.report.capabilities import capabilities_text, capability_picture
+    from pytest_trace2evolve.report.capabilities import capabilities_text
 
     if options.judge is None and options.dry_run:
         raise ConfigError("--dry-run needs a judge; name one with --judge")
-    check_plot(options.plot)
     project = nearest_project(options)
     traces = gather_traces(
         options.runs,
@@ -58,14 +55,6 @@ def show_capabilities(options: argparse.Namespace) -> int:
     if labels is None:
         return 0
     capability_report = build_report(traces, labels)
-    if options.plot is not None:
-        picture = capability_picture(
-            capability_report,
-            coverage_threshold=TRACE_THRESHOLDS.coverage,
-            delta_threshold=TRACE_THRESHOLDS.delta,
-            file_format=options.plot.suffix[1:].lower(),
-        )
-        options.plot.write_bytes(picture)
     print(
         json.dumps(capability_report.model_dump(mode="json"), indent=2)
         if options.json

@@ -242,7 +242,6 @@ def _run_command(
 # ---- options that commands of several groups share
 
 JSON_OPTION = flag_option("--json", "print JSON")
-PLOT_OPTION = path_option("--plot", "FILE", "write a plot (.svg or .png)")
 SUITE_OPTION = text_option("--suite", "NAME", "only this suite")
 SPLIT_OPTION = text_option("--split", "SPLIT", "only this split")
 BASE_URL_OPTION = text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)")

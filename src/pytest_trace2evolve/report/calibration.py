@@ -26,7 +26,6 @@ from pytest_trace2evolve.report.formatting import (
     rendered_text,
 )
 from pytest_trace2evolve.report.progress import format_short_count
-from pytest_trace2evolve.utils.plots import OutcomeBars, draw_outcome_bars
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.agreement import CheckAgreement
@@ -162,36 +161,6 @@ def _rate_text(calibration: Calibration, name: str, rate: Rate) -> str:
         return NOT_MEASURED
     interval = decision_counts.rate(rate.decision)
     return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f}–{100 * interval.high:.1f})"
-
-
-def calibration_picture(calibration_result: "CalibrationResult", *, file_format: str) -> bytes:
-    """Draw the decisions at each planted effect as a bar, with policies in rows and goals in columns."""
-    calibration = calibration_result.calibration
-    rows = [
-        [_outcome_bars(calibration, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
-        for name in calibration.margins
-    ]
-    trials_text = f"{calibration.draw.trials} trials a side"
-    resamples = f"{calibration.resamples} resamples of {calibration.pool.tasks} tasks × {trials_text}"
-    return draw_outcome_bars(
-        rows,
-        title=f"{calibration_result.name}\n{resamples}",
-        x_label="true difference, points",
-        file_format=file_format,
-    )
-
-
-def _outcome_bars(calibration: Calibration, name: str, goal: Goal) -> OutcomeBars:
-    effects = sorted(key[2] for key in calibration.decisions if key[:2] == (name, goal))
-    counts_by_effect = [calibration.decisions[name, goal, effect] for effect in effects]
-    return OutcomeBars(
-        f"{name}, goal {goal.value}",
-        [format_points(effect) if effect else "0" for effect in effects],
-        {
-            decision.value: [counts.rate(decision).estimate for counts in counts_by_effect]
-            for decision in Decision
-        },
-    )
 
 
 def power_json(plan: Plan, power: Power) -> dict[str, Any]:

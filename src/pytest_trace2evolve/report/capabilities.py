@@ -16,7 +16,6 @@ from pytest_trace2evolve.report.formatting import (
     print_line,
     rendered_text,
 )
-from pytest_trace2evolve.utils.plots import ContrastPoint, draw_contrast_points
 
 MAX_SHOWN_EXAMPLES = 2
 """The maximum number of examples shown for a selected capability."""
@@ -135,36 +134,3 @@ def _mean_text(value: float | None, deviation: float | None, *, is_signed: bool 
         return NOT_MEASURED
     text = f"{value:+.3f}" if is_signed else f"{value:.3f}"
     return text if deviation is None else f"{text} ± {deviation:.3f}"
-
-
-def capability_picture(
-    report: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
-) -> bytes:
-    """Draw each capability as a point, at the left with the interval of Δ, at the right with Δ per run."""
-    points = [
-        ContrastPoint(
-            name=capability.name,
-            coverage=capability.coverage,
-            delta=capability.delta,
-            low=capability.delta_low,
-            high=capability.delta_high,
-            by_run=[run.delta for run in capability.by_run if run.delta is not None],
-            is_selected=capability.selected,
-        )
-        for capability in report.capabilities
-        if capability.delta is not None and capability.coverage is not None
-    ]
-    n_passed = report.traces - report.failed
-    runs_title = (
-        "one run: the labeller agrees with itself"
-        if report.runs == 1
-        else f"{report.runs} runs of the labeller"
-    )
-    return draw_contrast_points(
-        points,
-        title=f"{report.failed} failed and {n_passed} passed traces, labelled by {report.labeller}",
-        runs_title=runs_title,
-        coverage_threshold=coverage_threshold,
-        delta_threshold=delta_threshold,
-        file_format=file_format,
-    )
