@@ -8,7 +8,6 @@ target and the extras are checked. tests/cluster runs the Python block of the pa
 
 import contextlib
 import importlib.util
-import io
 import re
 import shlex
 import shutil
@@ -34,7 +33,6 @@ from pytest_trace2evolve.records import rules
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, case_script
-from research.pocket.__main__ import main as pocket
 from tests.attack.sessions import Sessions
 from tests.patience import until
 
@@ -62,7 +60,6 @@ APART = (
     "Make a world from a class",
     "Checks of your own",
     "From failing tests to a gated adapter",
-    "The experiment",
 )
 """Sections that run by themselves, in another test, or not at all."""
 
@@ -195,8 +192,6 @@ class Page:
             assert set(wanted.split(",")) <= set(extras), line
         elif program == "python" and words[0].startswith("app/"):
             self._start(words[0])
-        elif program == "python":
-            check_research(*re.sub(r"[][]", "", line).split()[2:])
         elif program == "accelerate":
             build_parser(COMMANDS).parse_args(words[words.index("pytest_trace2evolve") + 1 :])
         elif program in ("pytest", "trace2evolve"):
@@ -296,27 +291,12 @@ class Page:
             return
         if block.startswith("writes="):
             block = f"dict({block})"
-        case = read_cases(ROOT / "suites/support/discovery.jsonl")[0]
-        store = case.task.initial_state.initialization_data.agent_data
-        order = next(iter(store["orders"]))
-        block = re.sub(r"SupportWorld\(store=.*\)(?=\s+#)", "SupportWorld(store=store)", block)
         names: dict[str, Any] = {**vars(rules), "CheckResult": CheckResult, "CheckStatus": CheckStatus}
-        names |= {"store": store, "MyWorld": object, "make_shy": object}
+        names |= {"MyWorld": object, "make_shy": object}
         names |= {"path": ROOT / "suites/support/discovery.jsonl"}
-        exec(compile(block.replace("#W1", order), "docs", "exec"), names)
+        exec(compile(block, "docs", "exec"), names)
         if "run" in names:
             assert names["run"].decision
-
-
-def check_research(module: str, command: str, *words: str) -> None:
-    """Check that a command of this repository's research exists and has the options that it is given."""
-    assert module == "research.pocket"
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), pytest.raises(SystemExit) as ended:
-        pocket([command, "--help"])
-    assert ended.value.code == 0
-    known = re.findall(r"--[\w-]+", text.getvalue())
-    assert {word for word in words if word.startswith("--")} <= {*known}
 
 
 def check_options(words: list[str]) -> None:
