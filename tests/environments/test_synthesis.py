@@ -1,6 +1,8 @@
 """Synthesis of an environment: the whole command, with a judge and a base model on loopback."""
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +11,14 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments import admission, synthesis
 from pytest_trace2evolve.environments.sandbox.box import isolation_problem
+from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
+from pytest_trace2evolve.utils.resources import embedded_model
+from pytest_trace2evolve.worlds.inspect_evals import InspectWorld
 from tests.environments.parcel import GOOD, NAME, spoiled
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
     bool(isolation_problem()), reason=f"this platform cannot isolate code: {isolation_problem()}"
 )
@@ -59,13 +65,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def synthesize(server: ChatServer, *more: str) -> int:
+def synthesize(server: ChatServer, *more: str, capability: str = NAME) -> int:
     return main(
         [
             *(
                 "environment",
                 "synthesize",
-                NAME,
+                capability,
                 "--writer",
                 "writer",
                 f"-ot2e_writer_base_url={server.base_url}",
@@ -127,6 +133,86 @@ def test_where_every_round_fails_all_modules_are_kept_and_none_is_admitted(
     assert found["rounds"][0]["problems"] == ["the answer has no module: write one ```python block"]
     assert any("is invalid: tables: Field required" in one for one in found["rounds"][1]["problems"])
     assert not (project / "environments").exists()
+
+
+def other_world(name: str, project: Path) -> str:
+    """A suite in another world than the support world; returns the capability of its module."""
+    if name == "airline":
+        shutil.copy(REPOSITORY / "suites" / "tau2-airline.toml", project / "suites")
+        assert main(["lock", "tau2-airline"]) == 0
+        return "trip_baggage"
+    shutil.copytree(REPOSITORY / "tests" / "hotel_story" / "project", project, dirs_exist_ok=True)
+    return "stay_moving"
+
+
+def _right_change(request: ChatRequest) -> Reply:
+    """Makes the change of the scenario of a module in `modules`, or declines, as the seed has it."""
+    if int(request.body["seed"]) % 2:
+        return Reply("I cannot do that.")
+    text = next(str(one["content"]) for one in request.messages if one["role"] == "user")
+    read = [json.loads(str(one["content"])) for one in request.messages if one["role"] == "tool"]
+    if "arrival" in read[-1]:
+        call = next(one for one in request.messages[::-1] if one.get("tool_calls"))["tool_calls"][0]
+        given = json.loads(call["function"]["arguments"])
+        return Reply(tool_calls=(("move_booking", {**given, "arrival": text.split(" to ")[1][:10]}),))
+    bags = next(int(word) for word in text.split() if word.isdigit())
+    total = int(read[-1]["total_baggages"]) + bags
+    given = {
+        "reservation_id": read[-1]["reservation_id"],
+        "payment_id": next(iter(read[0]["payment_methods"])),
+    }
+    change = {**given, "total_baggages": total, "nonfree_baggages": total}
+    return Reply(tool_calls=(("update_reservation_baggages", change),))
+
+
+@pytest.mark.parametrize("name", ["airline", "hotel"])
+def test_an_environment_of_another_world_has_its_tools_and_records(
+    name: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is written, admitted and calibrated, listed, checked again, and trained on for two steps."""
+    capability = other_world(name, project)
+    suite = "tau2-airline" if name == "airline" else "hotel"
+    module = (Path(__file__).parent / "modules" / f"{capability}.py").read_text(encoding="utf-8")
+    reply = lambda request: Reply(block(module)) if request.model == "writer" else _right_change(request)  # noqa: E731
+    with ChatServer(reply) as server:
+        assert synthesize(server, "--suite", suite, capability=capability) == 0, capsys.readouterr()
+        asked = next(str(one["messages"]) for one in server.requests if one["model"] == "writer")
+    assert ("update_reservation_baggages" if name == "airline" else "move_booking") in asked
+    record = json.loads((project / "environments" / "generated" / f"{capability}.json").read_text())
+    world = ("inspect_evals", "airline") if name == "airline" else ("app.hotel:world", "hotel")
+    assert (record["provider"], record["domain"]) == world
+    assert main(["environment", "check", capability, "--seeds", "2"]) == 0
+    if name == "airline":
+        sealed = InspectWorld("airline").tasks()["45"].model_dump_json()
+        customers = set(re.findall(r"[a-z]+_[a-z]+_\d{4}", sealed))
+        assert customers
+        assert not any(customer in asked for customer in customers)
+    # The embedded model's context is shorter than the policy and the tools of the airline.
+    base = project / "base"
+    shutil.copytree(embedded_model(), base)
+    config = json.loads((base / "config.json").read_text()) | {"max_position_embeddings": 16384}
+    (base / "config.json").write_text(json.dumps(config))
+    recipe = project / "recipe.toml"
+    recipe.write_text("groups = 1\nrollouts = 2\nsteps = 2\nthreads = 1\nanswer_tokens = 8\n")
+    command = ["train", "--capability", capability, "--config", str(recipe), "--heldout", "0"]
+    assert main([*command, "--base", str(base)]) == 0
+    assert Adapters(project / "adapters")[capability].manifest.steps == 2
+
+
+def test_a_world_that_takes_no_records_has_no_environment(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "mcp.py").write_text(
+        "from pytest_trace2evolve import World\nworld = World.from_mcp('server', name='desk')\n"
+    )
+    (project / "tasks.yaml").write_text("- {id: t, user: {goal: Help me.}, expect: {says: [Hi]}}\n")
+    (project / "suites" / "desk.toml").write_text('world = "mcp:world"\ntasks = "tasks.yaml"\n')
+    given = ["environment", "synthesize", NAME, "--writer", "w", "--description", "x", "--suite", "desk"]
+    assert main(given) == 2
+    assert capsys.readouterr().err.startswith(
+        "trace2evolve: no environment can be written for mcp (provider mcp:world): world 'desk' has no tool "
+        "that returns its database"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,16 @@ from pytest_trace2evolve.worlds.support.world import SupportWorld
 TOOLS = SupportWorld().tools("assistant")
 
 
+POLICY = SupportWorld().policy()
+
+
 def make() -> Any:
     return Environments().environment("precondition_verification", 5)
 
 
 def test_the_methods_schemas_are_the_worlds() -> None:
     utils = pytest.importorskip("transformers.utils")
-    made = rollout_class(TOOLS, make)()
+    made = rollout_class(TOOLS, make, policy=POLICY)()
     for tool in TOOLS:
         found = utils.get_json_schema(getattr(made, tool.name))["function"]
         found["parameters"].setdefault("required", [])  # left out if nothing is required
@@ -30,7 +33,7 @@ def test_the_methods_schemas_are_the_worlds() -> None:
 
 
 def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
-    rollout: Any = rollout_class(TOOLS, make)()
+    rollout: Any = rollout_class(TOOLS, make, policy=POLICY)()
     rollout.reset(seed=3, prompt=[], further="column")
     assert (
         rollout.get_order_details(order_id="#W0")
@@ -39,8 +42,7 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
     )
     assert rollout.get_order_details(number="#W0").startswith("Error: ")
     rollout.cancel_pending_order(order_id="#W0", reason="no longer needed")
-    assert rollout._is_done
-    assert rollout._reward() == 0.0
+    assert rollout.get_reward() == 0.0
     assert rollout.get_order_details("#W0") == CONVERSATION_OVER
     rollout.reset(seed=3)
     assert rollout.get_order_details("#W0") == "Error: Order not found"
@@ -71,7 +73,7 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
 )
 def test_what_no_method_can_say_is_refused(name: str, schema: dict[str, Any], told: str) -> None:
     with pytest.raises(GeneratorError) as raised:
-        rollout_class([ToolSchema(name=name, description="", parameters=schema)], make)
+        rollout_class([ToolSchema(name=name, description="", parameters=schema)], make, policy=POLICY)
     assert str(raised.value) == told
 
 
@@ -87,7 +89,7 @@ def test_trls_own_trainer_trains_two_steps(tmp_path: Path, monkeypatch: pytest.M
     row = {"prompt": [{"role": "user", "content": ""}]}
     rewards: list[float] = []
 
-    class Recording(rollout_class(TOOLS, make, policy=SupportWorld().policy())):  # type: ignore[misc]  # made at run time
+    class Recording(rollout_class(TOOLS, make, policy=POLICY)):  # type: ignore[misc]  # made at run time
         def get_reward(self) -> float:
             rewards.append(float(super().get_reward()))
             return rewards[-1]

@@ -21,8 +21,8 @@ from tests.improve.searches import write_project
 
 WHERE = (
     "environments use support (provider trace2evolve, with the tools of τ² retail); name a run or suite of "
-    "one of these worlds, or offer an environment for this world (docs/capabilities.md, "
-    "'Your own')"
+    "one of these worlds, or let a model write an environment for this world: trace2evolve environment "
+    "synthesize --suite SUITE"
 )
 HOTEL: WorldName = ("mine", "hotel")
 
@@ -85,11 +85,9 @@ def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) 
     ("provider", "domain"),
     [("inspect_evals", "airline"), ("tau2", "telecom"), ("mine", "support"), ("trace2evolve", "retail")],
 )
-@pytest.mark.parametrize("command", ["train", "synthesize"])
-def test_every_command_that_reads_a_run_refuses_another_world(
+def test_a_run_of_another_world_is_not_trained_on(
     project: Project,
     trained: list[str],
-    command: str,
     provider: str,
     domain: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,12 +95,7 @@ def test_every_command_that_reads_a_run_refuses_another_world(
 ) -> None:
     monkeypatch.chdir(project.root)
     write_results(project.root / "run", "r1", "a", domain, count=3, provider=provider)
-    commands = {
-        "train": ["train", "--from-run", "run"],
-        "synthesize": ["environment", "synthesize", "politeness", "--description", "x", "--writer", "m"],
-    }
-    given = [*commands[command], *(["--from-run", "run"] if command == "synthesize" else [])]
-    assert main(given) == 2
+    assert main(["train", "--from-run", "run"]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal('run r1', domain, provider)}\n")
     assert not trained

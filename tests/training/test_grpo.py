@@ -135,7 +135,7 @@ def test_transformers_can_draw_instead_of_the_engine(
     class Recording(CustomerTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             batch = super()._generate_and_score_completions(inputs)
-            batches.append({"texts": [list(one._history()) for one in self.environments], **batch})
+            batches.append({"texts": [list(one.trace) for one in self.played], **batch})
             return batch
 
     monkeypatch.setattr(grpo, "CustomerTrainer", Recording)

@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import Checkpoint, save_checkpoint
 from pytest_trace2evolve.training.grpo import StepCallback, TrainingPlan, train
-from pytest_trace2evolve.training.trainer import OVERRIDDEN_METHODS, CustomerTrainer
+from pytest_trace2evolve.training.trainer import PRIVATE_METHODS, CustomerTrainer
 from tests.training.toy import by_letters, toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,7 +36,7 @@ class Recorded:
             def _generate_and_score_completions(self, inputs: Any) -> Any:
                 batch = super()._generate_and_score_completions(inputs)
                 recorded.batches.append(dict(batch))
-                recorded.rewards = [environment._reward() for environment in self.environments]
+                recorded.rewards = [environment.reward() for environment in self.played]
                 recorded.trainer = self
                 return dict(batch)
 
@@ -276,20 +276,19 @@ def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
     assert done.curve[0]["kl"] == pytest.approx(divergence, rel=1e-3)
 
 
-# What is overridden of trl
+# What is used of trl
 
 
-@pytest.mark.parametrize("name", OVERRIDDEN_METHODS)
-def test_the_private_methods_that_are_overridden_have_their_parameters(name: str) -> None:
+@pytest.mark.parametrize("name", PRIVATE_METHODS)
+def test_the_private_methods_that_are_used_have_their_parameters(name: str) -> None:
     parameters = tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters)
-    assert parameters == ("self", *OVERRIDDEN_METHODS[name]), (
-        f"trl has changed {name}: read it, then fix ours"
-    )
+    assert parameters == ("self", *PRIVATE_METHODS[name]), f"trl has changed {name}: read it, then fix ours"
 
 
 def test_what_the_trainer_reads_of_trl_is_set_there() -> None:
     source = inspect.getsource(GRPOTrainer)
-    for name in ("self.environments", "self._batch_environments", "self._tokenizer", "self.eos_token_ids"):
+    for name in ("self._tokenizer", "self.eos_token_ids"):
         assert f"{name} = " in source, f"trl sets no {name} any more"
     assert '"tool_mask"' in source
+    assert 'extra_fields.pop("env_mask"' in source
     assert 'output["old_per_token_logps"]' in source

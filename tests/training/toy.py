@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.environments.trl_environment import TrlEnvironment, rollout_class
 from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -66,12 +65,6 @@ def by_letters(trace: Sequence[Message]) -> float:
     return sum(map(ord, said)) % 7 / 6
 
 
-def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[TrlEnvironment]:
-    """The class that trl gets."""
-    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - not a `ScenarioEnvironment`, but plays like one
-    return rollout_class(SCHEMAS, make, "Toy")
-
-
 def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: Any) -> Any:
     """A training of the tiny model in the toy environment."""
     from pytest_trace2evolve.serving.folder import read_model
@@ -104,7 +97,7 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
         recipe=Recipe.model_validate({**settings, **recipe}),
         base=folder,
         identity={"base": "tiny"},
-        environments={"toy": toy_class(worth)},
+        environments={"toy": partial(ToyEnvironment, worth)},
         encoder=ChatEncoder(tokenizer, ends, {"toy": (PROMPT, SCHEMAS)}),
         end_tokens=ends,
         checkpoint_folder=unfinished,

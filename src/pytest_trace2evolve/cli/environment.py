@@ -13,13 +13,10 @@ from pytest_trace2evolve.cli.common import environments_of, nearest_project, pro
 from pytest_trace2evolve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.engine.ray_executor import RayExecutor
     from pytest_trace2evolve.environments.calibration import CalibrationSpec
-    from pytest_trace2evolve.environments.on_cluster import RolloutCluster
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.environments.synthesis import Synthesis, SynthesisTask
     from pytest_trace2evolve.models.settings import ModelSettings
-    from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.environment import Calibration
 
 EXIT_REJECTED = 1
@@ -48,10 +45,7 @@ def check(options: argparse.Namespace) -> int:
     project = nearest_project(options)
     held_out = collect_held_out_identifiers(project)
     reports = []
-    with (
-        contextlib.closing(environments_of(project)) as environments,
-        _open_executor(options, project) as executor,
-    ):
+    with contextlib.closing(environments_of(project)) as environments:
         for name in _select_environments(options, environments):
             with progress_bar(name, options.seeds) as update:
                 report = admit(
@@ -61,7 +55,6 @@ def check(options: argparse.Namespace) -> int:
                     difficulty=options.difficulty,
                     held_out_identifiers=held_out,
                     on_progress=update,
-                    executor=executor,
                 )
             reports.append(report)
             if not options.json:
@@ -85,14 +78,8 @@ def tune(options: argparse.Namespace) -> int:
         spec = read_spec(options, project, Path.cwd())
         print(estimate_line(spec, len(names)), file=sys.stderr)
         settings = stack.enter_context(_serve_model(spec))
-        folder, cluster = _calibrations_folder(options), None
-        executor = stack.enter_context(_open_executor(options, project, settings))
-        if executor is not None:
-            from pytest_trace2evolve.environments.on_cluster import RolloutCluster
-
-            cluster = RolloutCluster(executor, settings)
-        coroutine = _calibrate_environments(environments, names, spec, settings, folder, cluster)
-        calibrations = asyncio.run(coroutine) if executor is None else executor.run(coroutine)
+        folder = _calibrations_folder(options)
+        calibrations = asyncio.run(_calibrate_environments(environments, names, spec, settings, folder))
     if options.json:
         print(json.dumps([calibration.model_dump(mode="json") for calibration in calibrations], indent=1))
     else:
@@ -104,28 +91,12 @@ def tune(options: argparse.Namespace) -> int:
     )
 
 
-@contextlib.contextmanager
-def _open_executor(
-    options: argparse.Namespace, project: "Project | None", *models: "ModelSettings"
-) -> "Iterator[RayExecutor | None]":
-    """Connect to the Ray cluster of `--ray`; yield None without that option."""
-    if options.ray is None:
-        yield None
-        return
-    from pytest_trace2evolve.engine.ray_executor import RayExecutor
-    from pytest_trace2evolve.environments.calibration import DEFAULT_CONCURRENCY
-
-    with RayExecutor.open_for_calls(options.ray, project, DEFAULT_CONCURRENCY, models) as executor:
-        yield executor
-
-
 async def _calibrate_environments(
     environments: "Environments",
     names: Sequence[str],
     spec: "CalibrationSpec",
     settings: "ModelSettings",
     folder: Path,
-    cluster: "RolloutCluster | None",
 ) -> "list[Calibration]":
     """Calibrate environments one by one, and store each calibration before the next starts."""
     from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
@@ -140,9 +111,7 @@ async def _calibrate_environments(
                 def on_progress(difficulty: int, done: int, update: Callable[..., None] = update) -> None:
                     update(done, f"difficulty {difficulty}")
 
-                calibration = await calibrate(
-                    environments, name, model, spec, on_progress=on_progress, cluster=cluster
-                )
+                calibration = await calibrate(environments, name, model, spec, on_progress=on_progress)
             store_calibration(folder, calibration)
             calibrations.append(calibration)
     finally:
@@ -166,7 +135,9 @@ def synthesize(options: argparse.Namespace) -> int:
             "--root DIR"
         )
     task = synthesis_task(
-        options.capability, options.description, options.from_run, project=project, base_folder=Path.cwd()
+        *(options.capability, options.description, options.from_run, options.suite),
+        project=project,
+        base_folder=Path.cwd(),
     )
     spec = read_spec(options, project, Path.cwd())
     writer = ModelSettings(

@@ -24,7 +24,6 @@ RECIPE_OPTIONS = (
     text_option("--preset", None, "pocket, gpu or paper (default: pocket)", default="pocket"),
     path_option("--config", "FILE", "TOML file with recipe values"),
 )
-RAY_OPTION = text_option("--ray", "ADDRESS|auto", "run rollouts on a Ray cluster: its address, or auto")
 ENVIRONMENT_OPTIONS = (
     text_option("names", "NAME", "names of environments (default: all)", nargs="*"),
     integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
@@ -88,7 +87,6 @@ ENVIRONMENT = Command(
             (
                 *ENVIRONMENT_OPTIONS,
                 integer_option("--seeds", "N", "number of scenarios", range_check(1), default=1000),
-                RAY_OPTION,
             ),
         ),
         Command(
@@ -99,7 +97,7 @@ ENVIRONMENT = Command(
                 "trace2evolve environment tune --model gpt-4.1-mini --seeds 100",
             ),
             "environment:tune",
-            (*ENVIRONMENT_OPTIONS, *MODEL_OPTIONS, RAY_OPTION),
+            (*ENVIRONMENT_OPTIONS, *MODEL_OPTIONS),
             keys=_MODEL_KEYS,
             defaults=_MODEL_DEFAULTS,
         ),
@@ -121,6 +119,7 @@ ENVIRONMENT = Command(
                     action="append",
                     default=[],
                 ),
+                SUITE_OPTION,
                 integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
                 JSON_OPTION,
                 *MODEL_OPTIONS,
@@ -154,7 +153,6 @@ TRAIN = Command(
         integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
         CANDIDATE_OPTION,
         integer_option("--heldout", "N", "number of held-out scenarios", default=100),
-        RAY_OPTION,
     ),
     keys=("heldout-rollouts", "heldout-others", "openings"),
     defaults={"resumable": True, "heldout_rollouts": 4},

@@ -99,15 +99,6 @@ class SimulationRequest:
     was_redrawn: bool = False
 
 
-@dataclass(frozen=True)
-class CallRequest:
-    """A message that requests a function call. The function is sent by name and also gets the `RayActor`."""
-
-    number: int
-    function: Callable[..., Awaitable[Any]]
-    arguments: tuple[Any, ...]
-
-
 class Event(NamedTuple):
     """A message from a simulation to the driver.
 
@@ -144,7 +135,7 @@ class Cancel(NamedTuple):
     simulation: int
 
 
-Message = SimulationRequest | CallRequest | Reply | Stop | Cancel
+Message = SimulationRequest | Reply | Stop | Cancel
 
 
 def encode_error(error: Exception) -> tuple[str, str]:
@@ -259,15 +250,12 @@ class RayActor:
 
     Attributes:
         project: The project, opened from its copy on the node.
-        shared_objects: Objects that called functions store for later calls, by keys that the functions
-            choose.
         closers: Functions that close open resources before the process ends.
     """
 
     project: Project
 
     def __init__(self) -> None:
-        self.shared_objects: dict[Any, Any] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self._factories: dict[Side, AgentFactory] = {}
@@ -354,8 +342,6 @@ class RayActor:
             match message:
                 case SimulationRequest():
                     self._start(message.number, self._simulate(message))
-                case CallRequest():
-                    self._start(message.number, message.function(self, *message.arguments))
                 case Reply():
                     self._channel.resolve(message)
                 case Cancel():
@@ -370,7 +356,7 @@ class RayActor:
         return await self._channel.collect(window)
 
     async def close(self) -> None:
-        """Cancel the running simulations and calls, and close the models."""
+        """Cancel the running simulations, and close the models."""
         for task in self._running.values():
             task.cancel()
         for closer in self.closers:

@@ -42,7 +42,6 @@ class RunContext:
     Attributes:
         suites: The suites that are not replayed, by name.
         sides: The models of each side; None if its agent is not `chat`.
-        models: Further models that are called from the nodes.
         stores: The run's stores of answers.
         concurrency: The number of concurrent simulations.
     """
@@ -52,14 +51,13 @@ class RunContext:
     concurrency: int
     suites: Mapping[str, RemoteSuite] = field(default_factory=dict)
     sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
-    models: tuple[ModelSettings, ...] = ()
     stores: AnswerStores = field(default_factory=dict)
 
     @property
     def all_models(self) -> list[ModelSettings]:
         """All models that are called from the nodes."""
         settings = [live for live in self.sides.values() if live is not None]
-        return [*(model for live in settings for model in live.models), *self.models]
+        return [model for live in settings for model in live.models]
 
 
 @dataclass

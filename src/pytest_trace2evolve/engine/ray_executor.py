@@ -9,17 +9,15 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest_trace2evolve
-from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, declare_nothing
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.ray_actor import (
-    CallRequest,
     Cancel,
     Event,
     Message,
@@ -52,12 +50,7 @@ from pytest_trace2evolve.errors import (
     StorageError,
 )
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.utils.files import ScratchFolder
-
-T = TypeVar("T")
 
 DEFAULT_PER_ACTOR = 32
 """The default number of concurrent simulations in one actor."""
@@ -187,34 +180,6 @@ class RayExecutor:
 
     # ---- simulations
 
-    @classmethod
-    @contextlib.contextmanager
-    def open_for_calls(
-        cls, address: str, project: Project | None, concurrency: int, models: Sequence[ModelSettings] = ()
-    ) -> "Iterator[RayExecutor]":
-        """Open an executor for calls; its `run` runs the coroutine that makes the calls.
-
-        Raises:
-            ConfigError: there is no project, or for the reasons that `open` lists.
-            MissingExtraError: Ray is not installed.
-        """
-        if project is None:
-            raise ConfigError(
-                "a Ray cluster needs a project, whose folder Ray copies to the nodes; set --root"
-            )
-        with contextlib.ExitStack() as stack:
-            scratch = ScratchFolder()
-            stack.callback(scratch.close)
-            account = Account(scratch.path / "account.sqlite")
-            stack.callback(account.close)
-            loop = LoopThread(concurrency)
-            stack.callback(loop.close)
-            executor = cls(address)
-            stack.callback(executor.close)
-            executor.open(RunContext(project, account, concurrency, models=tuple(models)))
-            executor.start(loop)
-            yield executor
-
     def start(self, loop: LoopThread) -> None:
         """Start to exchange messages with the actors, on the run's event loop."""
         self._loop = loop
@@ -254,48 +219,17 @@ class RayExecutor:
             entries = tuple(journal.entries)
             return replace(request, number=number, entries=entries, was_redrawn=journal.was_redrawn)
 
-        label = f"task {assignment.task.id!r}"
-        simulation: Simulation = await self._run_on_actor(
-            label, make_message, journal, before_use or declare_nothing
-        )
-        return simulation
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that makes calls, and wait for its result."""
-        assert self._loop is not None, "start comes first"
-        return self._loop.run(work)
-
-    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Call a function of a module on a node: `await function(actor, *arguments)`.
-
-        If the node is lost, the function is called again on another node.
-
-        Raises:
-            ClusterError: no node is left.
-            InfrastructureError: the call lost its actor `MAX_LOSSES` times, or the function raised an error
-                that this package does not define.
-            Exception: any error of the function that this package defines.
-        """
-        name = getattr(function, "__name__", "a function")
-        result: T = await self._run_on_actor(name, lambda number: CallRequest(number, function, arguments))
-        return result
-
-    async def _run_on_actor(
-        self,
-        label: str,
-        make_message: Callable[[int], SimulationRequest | CallRequest],
-        journal: Journal | None = None,
-        before_use: Callable[[], Awaitable[None]] = declare_nothing,
-    ) -> Any:
         for _ in range(MAX_LOSSES):
             actor = await self._wait_for_actor()
             self._last_number += 1
             message = make_message(self._last_number)
-            job = Job(asyncio.get_running_loop().create_future(), journal, before_use)
+            future = asyncio.get_running_loop().create_future()
+            job = Job(future, journal, before_use or declare_nothing)
             actor.jobs[message.number] = job
             self._post(actor, message)
             try:
-                return await job.future
+                simulation: Simulation = await job.future
+                return simulation
             except ActorLost:
                 self.resumed += 1
             except asyncio.CancelledError:
@@ -305,7 +239,9 @@ class RayExecutor:
                 actor.jobs.pop(message.number, None)
                 async with self._actor_freed:
                     self._actor_freed.notify_all()
-        raise InfrastructureError(f"{label}: its process on a Ray node ended {MAX_LOSSES} times")
+        raise InfrastructureError(
+            f"task {assignment.task.id!r}: its process on a Ray node ended {MAX_LOSSES} times"
+        )
 
     async def _wait_for_actor(self) -> Actor:
         """Wait until an actor has room, and return the one with the fewest jobs."""

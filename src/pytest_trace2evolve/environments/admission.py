@@ -14,19 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.environments.environment import (
-    DIFFICULTIES,
-)
+from pytest_trace2evolve.environments.environment import DIFFICULTIES
 from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.scenario_checks import (
-    EXPENSIVE_CHECK_SEEDS,
-    Findings,
-    ScenarioChecks,
-)
+from pytest_trace2evolve.environments.scenario_checks import EXPENSIVE_CHECK_SEEDS, ScenarioChecks
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, Trace2EvolveError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import WHOLE_TASKS
@@ -35,15 +28,9 @@ from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.concurrency import run_concurrently
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.engine.ray_actor import RayActor
-    from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 SEEDS = 1_000  # scenarios of a full admission
 SEEDS_BEFORE_TRAINING = 60  # scenarios that are checked again before a training run
-SEEDS_PER_BATCH = 20  # scenarios that a process of a cluster checks in one call
 SEEDS_IN_NEW_PROCESS = 20  # scenarios that are also made in a new process
 
 NEW_PROCESS = "same seed, new process"
@@ -62,7 +49,6 @@ def admit(
     held_out_identifiers: Sequence[str] = (),
     first_seed: int = 0,
     on_progress: Callable[[int], None] = lambda count: None,
-    executor: "RayExecutor | None" = None,
 ) -> AdmissionReport:
     """Run every admission check on an environment.
 
@@ -73,7 +59,6 @@ def admit(
         held_out_identifiers: Ids and people that no scenario may contain; see `collect_held_out_identifiers`.
         first_seed: Seed of the first scenario; should be random if a model wrote the environment's code.
         on_progress: Called with the number of checked scenarios.
-        executor: Checks scenarios on a cluster; None to check in this process. Both give the same report.
     """
     start = time.perf_counter()
     difficulties = [difficulty] if difficulty is not None else list(DIFFICULTIES)
@@ -85,20 +70,10 @@ def admit(
         return first_seed + index, difficulties[index % len(difficulties)]
 
     checks = ScenarioChecks(make_generator, environments.world(name), content, held_out_identifiers)
-    if executor is None:
-        for index in range(seeds):
-            checks.add(checks.check(index // len(difficulties), *job_at(index), is_early=_is_early(index)))
-            on_progress(index + 1)
-    else:
-        check_arguments = [
-            (index // len(difficulties), *job_at(index), _is_early(index)) for index in range(seeds)
-        ]
-        batches = [
-            check_arguments[begin : begin + SEEDS_PER_BATCH] for begin in range(0, seeds, SEEDS_PER_BATCH)
-        ]
-        coroutine = _check_on_cluster(executor, name, content, held_out_identifiers, batches, on_progress)
-        for findings in executor.run(coroutine):
-            checks.add(findings)
+    for index in range(seeds):
+        is_early = index < EXPENSIVE_CHECK_SEEDS
+        checks.add(checks.check(index // len(difficulties), *job_at(index), is_early=is_early))
+        on_progress(index + 1)
     jobs = [job_at(index) for index in range(SEEDS_IN_NEW_PROCESS)]
     return AdmissionReport(
         capability=name,
@@ -107,57 +82,6 @@ def admit(
         seconds=time.perf_counter() - start,
         checks=(_check_new_process(environments, name, content, jobs), *checks.lines()),
     )
-
-
-async def _check_on_cluster(
-    executor: "RayExecutor",
-    name: str,
-    content: Content,
-    held_out_identifiers: Sequence[str],
-    batches: Sequence[Sequence[tuple[int, int, int, bool]]],
-    on_progress: Callable[[int], None],
-) -> "list[Findings]":
-    """Check batches of scenarios on a cluster, and return the findings in the order of the scenarios."""
-    finished_count = 0
-
-    async def check_batch(batch: Sequence[tuple[int, int, int, bool]]) -> "list[Findings]":
-        nonlocal finished_count
-        batch_findings = await executor.call(
-            check_on_node, name, content, tuple(held_out_identifiers), tuple(batch)
-        )
-        finished_count += len(batch)
-        on_progress(finished_count)
-        return batch_findings
-
-    return [findings for batch in await run_concurrently(map(check_batch, batches)) for findings in batch]
-
-
-async def check_on_node(
-    actor: "RayActor",
-    name: str,
-    content: Content,
-    held_out_identifiers: Sequence[str],
-    batch: Sequence[tuple[int, int, int, bool]],
-) -> "list[Findings]":
-    """Check scenarios on a node; `batch` holds the arguments of `ScenarioChecks.check`."""
-    from pytest_trace2evolve.environments.on_cluster import actor_environments
-
-    environments = actor_environments(actor)
-    key = ("admission", name, content)
-    if key not in actor.shared_objects:
-        world = environments.world(name)
-        actor.shared_objects[key] = ScenarioChecks(
-            lambda level: environments.generator(name, level, content), world, content, held_out_identifiers
-        )
-    checks: ScenarioChecks = actor.shared_objects[key]
-    return [
-        checks.check(number, seed, difficulty, is_early=is_early)
-        for number, seed, difficulty, is_early in batch
-    ]
-
-
-def _is_early(index: int) -> bool:
-    return index < EXPENSIVE_CHECK_SEEDS
 
 
 def require_admitted(

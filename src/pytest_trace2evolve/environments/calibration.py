@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.live import is_model_folder, read_model_folder
@@ -44,9 +43,6 @@ from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 from pytest_trace2evolve.utils.resources import embedded_model, template_folder
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.environments.on_cluster import RolloutCluster
 
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
 LOCAL_SEEDS = 30  # default for a model in a folder, because the machine may have no accelerator
@@ -176,20 +172,18 @@ async def calibrate(
     spec: CalibrationSpec,
     *,
     on_progress: Callable[[int, int], None] = lambda difficulty, done: None,
-    cluster: "RolloutCluster | None" = None,
 ) -> Calibration:
     """Measure a model in an environment, and search for a difficulty at which it can learn.
 
     Args:
         on_progress: Called with the difficulty and the number of finished rollouts.
-        cluster: Plays the rollouts on a cluster; None to play them in this process.
 
     Raises:
         InfrastructureError: so many rollouts were lost that the others alone prove nothing.
     """
     difficulty, results = spec.start_difficulty, list[DifficultyResult]()
     while True:
-        results.append(await _measure(environments, name, difficulty, model, spec, on_progress, cluster))
+        results.append(await _measure(environments, name, difficulty, model, spec, on_progress))
         if not results[-1].outside or not spec.can_adjust or len(results) > MAX_ADJUSTMENTS:
             break
         new_difficulty = next_difficulty(difficulty, results[-1].figures)
@@ -221,7 +215,6 @@ async def _measure(
     model: Model,
     spec: CalibrationSpec,
     on_progress: Callable[[int, int], None],
-    cluster: "RolloutCluster | None",
 ) -> DifficultyResult:
     start = time.perf_counter()
     generator, world = environments.generator(name, difficulty, spec.content), environments.world(name)
@@ -237,9 +230,6 @@ async def _measure(
         spec.rollouts,
         concurrency=spec.concurrency,
         on_progress=lambda done: on_progress(difficulty, done),
-        play_on_cluster=None
-        if cluster is None
-        else cluster.player_for(name, difficulty, spec.content, spec.instruction),
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     figures = compute_figures(

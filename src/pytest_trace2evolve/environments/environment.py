@@ -5,7 +5,7 @@ already has the agent's messages and needs only the replies. It uses `Turns`, as
 rollout is one agent's play of one scenario; a group holds all rollouts of one scenario.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.engine.turns import Turns
@@ -277,13 +277,11 @@ async def play_groups(
     *,
     concurrency: int,
     on_progress: Callable[[int], None] = lambda finished_count: None,
-    play_on_cluster: Callable[[int, int], Awaitable[Rollout]] | None = None,
 ) -> list[Group]:
     """Play every scenario `group_size` times; each rollout has its own agent, made for the rollout's number.
 
     Args:
         on_progress: Called with the number of finished rollouts.
-        play_on_cluster: Plays the rollout of a seed and number on a cluster; None to play in this process.
     """
     jobs = [
         (seed, seed_index * group_size + index)
@@ -296,14 +294,9 @@ async def play_groups(
 
     async def worker() -> None:
         nonlocal finished_count
-        environment = make_environment() if play_on_cluster is None else None
+        environment = make_environment()
         for seed, number in pending_jobs:
-            if environment is None:
-                assert play_on_cluster is not None
-                rollout = await play_on_cluster(seed, number)
-            else:
-                rollout = await play_rollout(environment, make_agent(number), seed)
-            rollouts[seed].append(rollout)
+            rollouts[seed].append(await play_rollout(environment, make_agent(number), seed))
             finished_count += 1
             on_progress(finished_count)
 

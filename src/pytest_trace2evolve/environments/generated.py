@@ -48,7 +48,7 @@ from pytest_trace2evolve.utils.reading import (
     read_bytes,
     read_record,
 )
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 MAX_STEPS = 40  # limit of the steps of a history or a shortcut, and of the expert's calls in a turn
 MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # limits of a scenario's JSON, which is parsed outside the sandbox
@@ -122,8 +122,8 @@ class GeneratedScenario(Record):
         goal: Data for the module's `grade` and `shortcut`.
     """
 
-    tables: dict[str, dict[str, Any]]
-    identity: dict[Slot, SpokenText]
+    tables: dict[str, Any]
+    identity: dict[Slot, SpokenText] = Field(default_factory=dict)
     turns: Annotated[tuple[GeneratedTurn, ...], Field(min_length=1, max_length=6)]
     history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
     goal: dict[str, Any] = Field(default_factory=dict)
@@ -347,8 +347,8 @@ def load_module_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
         record, source = _read_module(path)
         if record.capability != path.stem:
             raise GeneratorError(f"{path}: describes {record.capability!r}; name the file after it")
-        world = worlds.open(record.provider, record.domain)
-        offers[record.capability] = make_offer(record.capability, source, record.description, world)
+        target = record.provider, record.domain
+        offers[record.capability] = make_offer(record.capability, source, record.description, target, worlds)
     return offers
 
 
@@ -366,12 +366,13 @@ def _read_module(path: Path) -> tuple[ModuleRecord, str]:
     return record, source
 
 
-def make_offer(capability: str, source: str, pays: str, world: World) -> Offer:
+def make_offer(capability: str, source: str, pays: str, target: WorldName, worlds: Worlds) -> Offer:
     """Return the offer of a module. One process serves all difficulties; a second one serves `elsewhere`."""
     main_sandbox = LazySandbox(source, f"environment {capability!r}")
     second_sandbox = LazySandbox(source, f"environment {capability!r}, again")
 
     def make(sandbox: LazySandbox, difficulty: int, content: Content) -> Generator:
+        world = worlds.open(*target)
         return GeneratedGenerator(capability, source, difficulty, content, world, sandbox)
 
     def close() -> None:
@@ -381,8 +382,8 @@ def make_offer(capability: str, source: str, pays: str, world: World) -> Offer:
     return Offer(
         make=partial(make, main_sandbox),
         pays=pays,
-        provider=world.provider,
-        domain=world.domain,
+        provider=target[0],
+        domain=target[1],
         elsewhere=partial(make, second_sandbox),
         close=close,
     )

@@ -124,8 +124,8 @@ def require_same_tools(
     raise ConfigError(
         f"{source} uses {_describe_world(world, worlds)}, but no environment has its tools; "
         f"environments use {', '.join(_describe_world(other, worlds) for other in environment_worlds)}; "
-        "name a run or suite of one of these worlds, or offer an environment for this world "
-        "(docs/capabilities.md, 'Your own')"
+        "name a run or suite of one of these worlds, or let a model write an environment for this world: "
+        "trace2evolve environment synthesize --suite SUITE"
     )
 
 

@@ -87,6 +87,8 @@ def _say_everything(task: Task) -> Iterable[Message]:
 GENERAL_PROBES: Mapping[str, Probe] = {
     "nothing": _speech_probe(*[DECLINE] * 9),
     "silence": _speech_probe(STOP_MARK),
+    "claims": _speech_probe(DONE_MESSAGE, DONE_MESSAGE, DONE_MESSAGE),
+    "promises": _speech_probe(*[PROMISE] * 9),
     "repeats": _repeat_first_call,
 }
 """Probes for any world, which must get almost no reward in every scenario."""

@@ -240,7 +240,8 @@ class ScenarioChecks:
         yield self._check_line(NO_REWARD_AT_START, "0 everywhere")
         yield self._check_line(EXPERT_REACHES_TOP, f"{MAX_GRADE:g} in all of {self._scenario_count}")
         yield self._check_line(EXPERT_NEVER_DROPS, "no step lowers its reward")
-        yield self._check_line(GOLD_IS_ALLOWED, f"the world's rules hold, {early_count}")
+        rules = "the world declares no rules" if rules_of(self._world) is None else "the world's rules hold"
+        yield self._check_line(GOLD_IS_ALLOWED, f"{rules}, {early_count}")
         yield self._distinct_line()
         for name, rewards in self._wrong_rewards.items():
             figures = f"most {max(rewards):g}, mean {fmean(rewards):.2f} of {len(rewards)}"

@@ -2,8 +2,8 @@
 
 `GRPOTrainer(environment_factory=…)` makes a tool of every public method except `reset` and `get_reward`, and
 reads the schema from the signature, the annotations and the docstring (`transformers.utils.get_json_schema`).
-All other methods that a trainer needs are therefore private: their names begin with an underscore. A
-signature cannot express the `additionalProperties` of a schema.
+A signature cannot express the `additionalProperties` of a schema. The trainer of this package needs no such
+class, so it takes any schema.
 """
 
 import inspect
@@ -30,52 +30,32 @@ class TrlEnvironment:
     """Base of the classes that `rollout_class` makes. An instance plays one scenario after another."""
 
     _make_environment: Callable[[], ScenarioEnvironment]
+    _policy: str
 
     def __init__(self) -> None:
         self._environment = type(self)._make_environment()
         self._call_count = 0
-        self._is_done = False
 
-    def reset(self, seed: int, **columns: object) -> None:
-        """Start the scenario of a seed. The other columns of the data set's row are ignored."""
-        self._environment.reset(int(seed))
+    def reset(self, seed: int, **columns: object) -> str:
+        """Start the scenario of a seed; return the policy and the conversation so far, for the prompt.
+
+        The other columns of the data set's row are ignored.
+        """
+        history = self._environment.reset(int(seed))
         self._call_count = 0
-        self._is_done = False
-
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        self._call_count += 1
-        call = ToolCall(id=f"call_{self._call_count}", name=name, arguments=dict(arguments))
-        replies = self._step(Message(role="assistant", content=None, tool_calls=[call]))
-        return next((reply.content or "" for reply in replies if reply.role == "tool"), CONVERSATION_OVER)
-
-    def _step(self, message: Message) -> Sequence[Message]:
-        """Process the agent's next message, and return the replies."""
-        reaction = self._environment.step(message)
-        self._is_done = reaction.done
-        return reaction.messages
-
-    def _history(self) -> Sequence[Message]:
-        """All messages so far."""
-        return self._environment.trace
-
-    def _reward(self) -> float:
-        return self._environment.reward()
-
-
-class PlainTrlEnvironment(TrlEnvironment):
-    """For trl's own trainer, which gets the request and the reward from here."""
-
-    _policy: str
-
-    def reset(self, seed: int, **columns: object) -> str:  # type: ignore[override]  # trl's own contract
-        """Start the scenario of a seed; return the policy and the conversation so far, for the prompt."""
-        super().reset(seed)
-        lines = [f"{message.role}: {line}" for message in self._history() for line in _texts_of(message)]
+        lines = [f"{message.role}: {line}" for message in history for line in _texts_of(message)]
         return "\n".join([self._policy, "", "The conversation so far:", *lines])
 
     def get_reward(self) -> float:
         """The reward of the scenario so far."""
-        return self._reward()
+        return self._environment.reward()
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        self._call_count += 1
+        call = ToolCall(id=f"call_{self._call_count}", name=name, arguments=dict(arguments))
+        reaction = self._environment.step(Message(role="assistant", content=None, tool_calls=[call]))
+        results = (reply.content or "" for reply in reaction.messages if reply.role == "tool")
+        return next(results, CONVERSATION_OVER)
 
 
 def _texts_of(message: Message) -> Sequence[str]:
@@ -89,31 +69,26 @@ def _texts_of(message: Message) -> Sequence[str]:
 def rollout_class(
     tools: Sequence[ToolSchema],
     make_environment: Callable[[], ScenarioEnvironment],
-    name: str = "Rollout",
     *,
-    policy: str | None = None,
+    policy: str,
 ) -> type[TrlEnvironment]:
     """Make a class with one public method per tool, to pass to trl as its `environment_factory`.
 
     Args:
         tools: The tools. Each method has exactly the schema of its tool.
         make_environment: Makes the environment that an instance plays.
-        name: The class's name; trl logs rewards under it.
-        policy: The system prompt, for trl's own trainer: the class then gives it the policy, the conversation
-            and the reward. None for trainers of this package, which read these elsewhere.
+        policy: The system prompt, which precedes the conversation in the prompt.
 
     Raises:
         GeneratorError: a method cannot express a tool's name or schema.
     """
-    methods: dict[str, Any] = {tool.name: _tool_method(tool) for tool in tools}
-    attributes = {
-        **methods,
+    attributes: dict[str, Any] = {
+        **{tool.name: _tool_method(tool) for tool in tools},
         "_make_environment": staticmethod(make_environment),
+        "_policy": policy,
         "__doc__": "Plays scenarios.",
     }
-    if policy is None:
-        return type(name, (TrlEnvironment,), attributes)
-    return type(name, (PlainTrlEnvironment,), {**attributes, "_policy": policy})
+    return type("Rollout", (TrlEnvironment,), attributes)
 
 
 def _tool_method(tool: ToolSchema) -> Callable[..., str]:

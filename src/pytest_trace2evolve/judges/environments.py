@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.capability import Capability
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 
-PROMPT_VERSION = "1"
+PROMPT_VERSION = "2"
 """The version of `environments.md`, which is stored with every module. Increment it when the file changes."""
 
 _CODE_BLOCK_PATTERN = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)

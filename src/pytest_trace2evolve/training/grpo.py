@@ -16,7 +16,6 @@ from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
-from trl.chat_template_utils import qwen3_template
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.serving.folder import ModelFolder
@@ -306,24 +305,18 @@ def _make_trainer(
     recipe = plan.recipe
     model, tokenizer = load_model(plan.base, recipe.dtype), load_tokenizer(plan.base)
     tokenizer.padding_side = "left"
-    if getattr(tokenizer, "response_template", None) is None:
-        # trl requires a template that parses answers, although `ChatEncoder` parses them like the server.
-        tokenizer.response_template = qwen3_template
-    names = list(plan.environments)
-    # trl requires rows, but the scenarios that are played follow from a step's number; see `scenario_rows`.
-    row = {"prompt": [{"role": "user", "content": ""}], "environment": names[0]}
     try:
         trainer = CustomerTrainer(
             recipe,
-            names,
+            plan.environments,
             plan.encoder,
             EngineSampler(model, plan.end_tokens) if recipe.drawing is DrawingBackend.ENGINE else None,
             steps_done,
             model=model,
             args=_trl_config(recipe, recipe.steps - steps_done, scratch),
-            train_dataset=datasets.Dataset.from_list([row] * recipe.groups),
+            # trl requires rows, but the scenarios that are played follow from a step's number.
+            train_dataset=datasets.Dataset.from_list([{"prompt": ""}] * recipe.groups),
             processing_class=tokenizer,
-            environment_factory=dict(plan.environments),
             peft_config=LoraConfig(
                 r=recipe.rank,
                 lora_alpha=recipe.alpha,

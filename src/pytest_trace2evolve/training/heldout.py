@@ -15,9 +15,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
-from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment, count_lost_rollouts, play_groups
-from pytest_trace2evolve.environments.on_cluster import RolloutCluster
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, student_quantile, wilson
@@ -90,17 +88,13 @@ def measure(
     measurement: Measurement,
     *,
     on_progress: OnProgress = lambda done: None,
-    cluster: str | None = None,
 ) -> tuple[dict[str, HeldOutRewards], dict[str, HeldOutRewards]]:
     """Measure the rewards of the base and of its adapter, by capability.
 
     Args:
         on_progress: Called with the number of finished rollouts.
-        cluster: Address of a Ray cluster on this machine that plays the rollouts; None plays them in this
-            process.
 
     Raises:
-        ConfigError: the cluster cannot be used.
         ModelFolderError: the base or the adapter cannot be served.
         InfrastructureError: too many rollouts were lost.
     """
@@ -123,16 +117,7 @@ def measure(
         if adapter is not None:
             adapter_weights = f"{settings.weights}+{folder_digest(adapter)}"
             sides["after"] = replace(settings, model=adapter_model, weights=adapter_weights)
-        if cluster is None:
-            results = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
-        else:
-            executor = servers.enter_context(
-                RayExecutor.open_for_calls(
-                    cluster, environments.project, MAX_CONCURRENT_ROLLOUTS, list(sides.values())
-                )
-            )
-            clusters = {side: RolloutCluster(executor, settings) for side, settings in sides.items()}
-            results = executor.run(_measure_sides(environments, measurement, sides, on_progress, clusters))
+        results = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
     return results["before"], results.get("after", {})
 
 
@@ -141,7 +126,6 @@ async def _measure_sides(
     measurement: Measurement,
     sides: Mapping[str, ModelSettings],
     on_progress: OnProgress,
-    clusters: Mapping[str, RolloutCluster] | None = None,
 ) -> dict[str, dict[str, HeldOutRewards]]:
     """Measure the base and the adapter, concurrently or one after the other."""
     finished_counts: Counter[tuple[str, str]] = Counter()
@@ -164,7 +148,6 @@ async def _measure_sides(
                     sides[side],
                     cache,
                     on_side_progress,
-                    None if clusters is None else clusters[side],
                 )
                 on_side_progress(scenarios * measurement.rollouts)
 
@@ -179,7 +162,6 @@ async def _measure_environment(
     settings: ModelSettings,
     cache: Path | None,
     on_progress: OnProgress,
-    cluster: RolloutCluster | None,
 ) -> HeldOutRewards:
     """Read the stored measurement of a model in one environment, or measure the model if none can be read."""
     difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios[capability]
@@ -202,9 +184,6 @@ async def _measure_environment(
             measurement.rollouts,
             concurrency=MAX_CONCURRENT_ROLLOUTS,
             on_progress=on_progress,
-            play_on_cluster=None
-            if cluster is None
-            else cluster.player_for(capability, difficulty, Content.HELDOUT, measurement.instruction),
         )
     finally:
         await model.close()

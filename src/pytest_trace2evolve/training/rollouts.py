@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from trl.trainer.utils import pad
 
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
-from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
 from pytest_trace2evolve.records.adapter import WHOLE_TASKS
 from pytest_trace2evolve.serving.engine import Job
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
@@ -23,8 +23,9 @@ from pytest_trace2evolve.training.sampler import EngineSampler
 LEFT_PADDED_TENSORS = ("prompt_ids", "prompt_mask")
 """The tensors of a batch that are padded on the left; all others are padded on the right."""
 
-DrawAnswers = Callable[[list[list[int]]], tuple[list[list[int]], Any]]
-"""Draws an answer to each prompt; returns the tokens of each answer, and their log-probabilities or None."""
+DrawAnswers = Callable[[list[list[int]], int], tuple[list[list[int]], Any]]
+"""Draws an answer to each prompt, each of which stands a number of times in a row; returns the tokens of each
+answer, and their log-probabilities or None."""
 
 
 @dataclass
@@ -62,15 +63,23 @@ class StepStats:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
-def scenario_rows(
+@dataclass(frozen=True)
+class Scenario:
+    """The environment and the seed of a rollout."""
+
+    environment: str
+    seed: int
+
+
+def choose_scenarios(
     recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, group_count: int
-) -> list[dict[str, Any]]:
-    """Return trl's rows for `group_count` groups; scenarios depend only on the arguments.
+) -> list[Scenario]:
+    """Return the scenario of each rollout of `group_count` groups; they depend only on the arguments.
 
     Environments alternate. `step` and `turn` count from 0, and each replacement of groups is a new turn.
     `rank` is the rank of this process among those that train together.
     """
-    rows = []
+    scenarios = []
     families = _draw_families(recipe, f"{recipe.seed}/{step}/{turn}/{rank}", group_count)
     for index in range(group_count):
         rng = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{index}")
@@ -78,10 +87,8 @@ def scenario_rows(
         seed = recipe.first_scenario + rng.randrange(recipe.scenarios)
         if name == WHOLE_TASKS:
             seed += (families[index] - seed) % len(FAMILY_NAMES)
-        # trl requires a prompt in every row; the real prompt is the environment's history.
-        row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
-        rows += [row] * recipe.rollouts
-    return rows
+        scenarios += [Scenario(name, seed)] * recipe.rollouts
+    return scenarios
 
 
 def _draw_families(recipe: Recipe, seed: str, count: int) -> list[int]:
@@ -133,7 +140,7 @@ class Rollout:
         prompt: Tokens before the agent's first turn.
         ids: Tokens after the prompt.
         mask: 1 for each token of `ids` that the agent wrote, 0 for the others.
-        first_answer, last_answer: The agent's first and latest answer.
+        last_answer: The agent's latest answer.
     """
 
     row: int
@@ -141,13 +148,11 @@ class Rollout:
     ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    first_answer: list[int] = field(default_factory=list)
     last_answer: list[int] = field(default_factory=list)
 
     def add_answer(self, answer: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
         """Append the agent's next answer."""
         self.last_answer = list(answer)
-        self.first_answer = self.first_answer or self.last_answer
         self.ids += self.last_answer
         self.mask += [1] * len(self.last_answer)
         self.logprobs += [0.0] * len(self.last_answer) if logprobs is None else list(logprobs)
@@ -173,7 +178,7 @@ class RolloutPlayer:
 
     recipe: Recipe
     encoder: ChatEncoder
-    environments: Sequence[TrlEnvironment]
+    environments: Sequence[ScenarioEnvironment]
     names: Sequence[str]
     end_tokens: Sequence[int]
     context_length: int | None
@@ -216,24 +221,17 @@ class RolloutPlayer:
         seconds["drawing"] -= seconds.get("environments", 0.0) - environment_seconds
         return rollouts
 
-    def play_in_lockstep(
-        self,
-        prompts: Sequence[Sequence[int]],
-        answers: list[list[int]],
-        logprobs: Any,
-        draw_answers: DrawAnswers,
-    ) -> list[Rollout]:
-        """Play all rollouts in lockstep, one answer each at a time; `answers` are the first answers."""
+    def play_in_lockstep(self, prompts: Sequence[Sequence[int]], draw_answers: DrawAnswers) -> list[Rollout]:
+        """Play all rollouts in lockstep, one answer each at a time."""
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
-        running_rollouts = rollouts
+        running_rollouts, copies = rollouts, self.recipe.rollouts
         while running_rollouts:
+            answers, logprobs = draw_answers(
+                [rollout.prompt + rollout.ids for rollout in running_rollouts], copies
+            )
             for index, rollout in enumerate(running_rollouts):
                 rollout.add_answer(answers[index], logprobs[index] if logprobs is not None else None)
-            running_rollouts = [rollout for rollout in running_rollouts if self._reply_to(rollout)]
-            if running_rollouts:
-                answers, logprobs = draw_answers(
-                    [rollout.prompt + rollout.ids for rollout in running_rollouts]
-                )
+            running_rollouts, copies = [rollout for rollout in running_rollouts if self._reply_to(rollout)], 1
         return rollouts
 
     def _reply_to(self, rollout: Rollout) -> bool:
@@ -244,11 +242,11 @@ class RolloutPlayer:
             message = self.encoder.parse(tokens_before, answer, self.names[rollout.row])
             if message is None:  # an empty answer ends a rollout, as it does with the server
                 return False
-            replies = environment._step(message)
-            if environment._is_done or not replies:
+            reaction = environment.step(message)
+            if reaction.done or not reaction.messages:
                 return False
             has_end_token = bool(answer) and answer[-1] in self.end_tokens
-            tokens = self.encoder.continuation(message, replies, has_end_token=has_end_token)
+            tokens = self.encoder.continuation(message, reaction.messages, has_end_token=has_end_token)
             length = len(rollout.ids) + len(tokens) + self.recipe.answer_tokens
             if length > self.recipe.rollout_tokens:
                 return False

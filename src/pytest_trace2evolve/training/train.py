@@ -22,7 +22,6 @@ from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.calibration import find_calibration
 from pytest_trace2evolve.environments.environment import EASIEST, ScenarioEnvironment
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.trl_environment import rollout_class
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.adapters import unfinished_folder
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates
@@ -77,8 +76,6 @@ class TrainingSpec:
         candidate, instruction: The candidate and its instruction, which the agent gets after the policy;
             empty for none.
         heldout: Held-out scenarios of each trained environment; 0 measures nothing.
-        ray: Address of a Ray cluster on this machine that plays held-out scenarios; None plays them in this
-            process.
         heldout_others: Held-out scenarios of each other environment, which show forgetting.
         rollouts: Rollouts of each held-out scenario.
         cache: The folder for stored measurements of the base.
@@ -95,7 +92,6 @@ class TrainingSpec:
     candidate: str = ""
     instruction: str = ""
     heldout: int = DEFAULT_SCENARIOS
-    ray: str | None = None
     heldout_others: int = DEFAULT_SCENARIOS // 2
     rollouts: int = DEFAULT_ROLLOUTS
     cache: Path | None = None
@@ -207,7 +203,6 @@ def _make_spec(
         candidate=options.candidate or "",
         instruction=instruction,
         heldout=options.heldout,
-        ray=options.ray,
         heldout_others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
         rollouts=options.heldout_rollouts,
         cache=root / ".trace2evolve/heldout",
@@ -282,9 +277,7 @@ def train_adapter(
         write_weights(training_result.model, spec.base.name, temporary_folder, spec.recipe.interpolation)
         trained_adapter = TrainedAdapter(training_result)
         if spec.heldout:
-            measurements = measure(
-                environments, spec.measurement(temporary_folder), on_progress=on_progress, cluster=spec.ray
-            )
+            measurements = measure(environments, spec.measurement(temporary_folder), on_progress=on_progress)
             trained_adapter = TrainedAdapter(training_result, *measurements)
         _write_records(environments, spec, trained_adapter, temporary_folder)
         commit_folder(temporary_folder, spec.out)
@@ -326,15 +319,13 @@ def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoin
 
     tokenizer = load_tokenizer(spec.base)
     end_tokens = read_end_tokens(spec.base, tokenizer)
-    agents, environment_classes, digests = {}, {}, {}
+    agents, factories, digests = {}, {}, {}
     for name in spec.capabilities:
         generator = environments.generator(name, spec.difficulties[name], Content.TRAIN)
         world = environments.world(name)
         tools = world.tools("assistant")
         agents[name] = system_prompt(world.policy(), spec.instruction), tools
-        environment_classes[name] = rollout_class(
-            tools, partial(ScenarioEnvironment, generator, world), "Rollout"
-        )
+        factories[name] = partial(ScenarioEnvironment, generator, world)
         digests[name] = generator.digest
     return TrainingPlan(
         recipe=spec.recipe,
@@ -344,7 +335,7 @@ def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoin
             "environments": digests,
             "agents": {name: agent_digest(*agent) for name, agent in agents.items()},
         },
-        environments=environment_classes,
+        environments=factories,
         encoder=ChatEncoder(tokenizer, end_tokens, agents),
         end_tokens=end_tokens,
         checkpoint_folder=checkpoints,

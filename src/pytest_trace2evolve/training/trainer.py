@@ -1,46 +1,42 @@
 """A `GRPOTrainer` whose rollouts include a customer, and whose random draws depend only on the step number.
 
 trl ends a rollout at the first text without a tool call. Here the customer answers that text, and the rollout
-continues until its environment ends it. Tool results and customer turns are appended as tokens of the
-server's own template, and the model does not learn from these tokens.
+continues until its environment ends it. So trl gets whole rollouts from its `rollout_func`. Tool results and
+customer turns are appended as tokens of the server's own template, and the model does not learn from these
+tokens.
 
-`OVERRIDDEN_METHODS` lists the private methods of trl that are overridden, with their parameters. A test
-compares the list with the installed trl, so an incompatible update fails the test.
+`PRIVATE_METHODS` lists the private methods of trl that are overridden or called, with their parameters. A
+test compares the list with the installed trl, so an incompatible update fails the test.
 """
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
-from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.training.rollouts import (
-    Rollout,
     RolloutPlayer,
+    Scenario,
     StepStats,
+    choose_scenarios,
     derive_turn_seed,
     join_groups,
-    scenario_rows,
     split_groups,
 )
 from pytest_trace2evolve.training.sampler import EngineSampler
 from pytest_trace2evolve.training.shared_prefixes import can_share, shared_logps, unpadded_rows
 
-OVERRIDDEN_METHODS: Mapping[str, tuple[str, ...]] = {
-    "_tokenize_prompts": ("prompts",),
+PRIVATE_METHODS: Mapping[str, tuple[str, ...]] = {
     "_generate_single_turn": (
         *("prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"),
-    ),
-    "_tool_call_loop": (
-        *("prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images"),
-        *("multimodal_fields",),
     ),
     "_generate_and_score_completions": ("inputs",),
     "_get_per_token_logps_and_entropies": (
@@ -60,33 +56,37 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
 
     Args:
         recipe: The recipe.
-        names: The names of the environments, which alternate.
+        environments: Factories of the environments, which alternate, by name.
         encoder: Converts conversations to tokens.
         sampler: Draws answers; None lets trl draw them.
         steps_done: The number of steps that an earlier process completed.
-        options: Arguments of `GRPOTrainer`; `environment_factory` maps names to environments.
+        options: Arguments of `GRPOTrainer`.
+
+    Attributes:
+        played: The environments of the rollouts that were played last.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        names: Sequence[str],
+        environments: Mapping[str, Callable[[], ScenarioEnvironment]],
         encoder: ChatEncoder,
         sampler: EngineSampler | None,
         steps_done: int,
         **options: Any,
     ) -> None:
         self._recipe = recipe
-        self._names = names
+        self._factories = environments
         self._encoder = encoder
         self._sampler = sampler
         self._steps_done = steps_done
         self._selected_tokens: torch.Tensor | None = None
         self._turn_seed = 0
         self._sampled_step = -1
-        self._rollouts: list[Rollout] = []
+        self._scenarios: Sequence[Scenario] = ()
+        self.played: list[ScenarioEnvironment] = []
         self.stats = StepStats(steps_done + 1)
-        super().__init__(reward_funcs=[self._collect_rewards], **options)
+        super().__init__(reward_funcs=[self._collect_rewards], rollout_func=self._play, **options)
         # The layers of a model that is wrapped for several processes must not be called directly.
         is_single_process = self.accelerator.num_processes == 1
         self._can_share_prefixes = recipe.shared and is_single_process and can_share(self.model.config)
@@ -101,14 +101,14 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         """The current step, from 0, including the steps of earlier processes."""
         return self._steps_done + int(self.state.global_step)
 
-    def _collect_rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
-        """Return the environments' rewards; trl calls this method as its reward function."""
-        rewards = [environment._reward() for environment in environments]
-        for name, reward in zip(self._batch_environments, rewards, strict=True):
+    def _collect_rewards(self, **columns: object) -> list[float]:
+        """Return the rewards of the rollouts; trl calls this method as its reward function."""
+        rewards = [environment.reward() for environment in self.played]
+        for scenario, reward in zip(self._scenarios, rewards, strict=True):
             if not math.isfinite(reward):
                 raise TrainingError(
-                    f"step {self.step + 1}: environment {name!r} gave the reward {reward!r}, which is not "
-                    "finite; fix its grade"
+                    f"step {self.step + 1}: environment {scenario.environment!r} gave the reward {reward!r}, "
+                    "which is not finite; fix its grade"
                 )
         return rewards
 
@@ -131,9 +131,10 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
             if missing_count == 0:
                 break
             self._turn_seed = derive_turn_seed(recipe, step, turn, rank)
-            rows = scenario_rows(recipe, self._names, step, turn, rank, missing_count)
-            batch = super()._generate_and_score_completions(rows)
-            rewards = [environment._reward() for environment in self.environments]
+            self._scenarios = choose_scenarios(recipe, list(self._factories), step, turn, rank, missing_count)
+            # trl requires a prompt in every row, and passes it on to `_play`.
+            batch = super()._generate_and_score_completions([{"prompt": ""}] * len(self._scenarios))
+            rewards = [environment.reward() for environment in self.played]
             token_sum = float((batch["completion_mask"] * batch["tool_mask"]).sum())
             sums += torch.tensor([missing_count, 0, sum(rewards), token_sum])
             for index, group in enumerate(split_groups(batch, recipe.rollouts)):
@@ -164,87 +165,52 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         """Return the largest number of all processes, because all must play the same number of groups."""
         return int(self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).max())
 
-    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """Return the tokens of each conversation before the agent's turn, in the server's format."""
-        prompts_by_key: dict[tuple[str, str], list[int]] = {}
-        ids = []
-        for name, environment in zip(self._batch_environments, self.environments, strict=True):
-            history = environment._history()
-            key = name, repr(history)
-            if key not in prompts_by_key:
-                prompts_by_key[key] = self._encoder.prompt(name, history)
-            ids.append(list(prompts_by_key[key]))
-        return ids, None, {}
-
-    def _generate_single_turn(
-        self,
-        prompt_ids: list[list[int]],
-        images: Any,
-        multimodal_fields: Any,
-        num_generations: int,
-        has_tool_images: bool = False,
-    ) -> tuple[list[list[int]], Any]:
-        """Draw an answer to each prompt.
-
-        A sampler plays whole rollouts, each at its own pace. trl then gets the first answers from this method
-        and the rest from `_tool_call_loop`.
-        """
-        if self._sampler is not None:
-            model = self.accelerator.unwrap_model(self.model)
-            weights_changed = self._sampled_step != self.step
-            self._rollouts = self._make_player().play_concurrently(
-                self._sampler, model, prompt_ids, self._turn_seed, weights_changed=weights_changed
-            )
-            self._sampled_step = self.step
-            return [rollout.first_answer for rollout in self._rollouts], None
-        with self.stats.measure_time("drawing"):
-            # The seed depends on the step, so a resumed training run draws the same answers.
-            torch.manual_seed((self._recipe.seed * 1_000_003 + self._turn_seed) % (1 << 63))
-            self._turn_seed += 1
-            answers: tuple[list[list[int]], Any] = super()._generate_single_turn(
-                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
-            )
-            return answers
-
-    def _tool_call_loop(
-        self,
-        prompts: Any,
-        prompt_ids: list[list[int]],
-        completion_ids: list[list[int]],
-        completions: list[Any],
-        logprobs: Any,
-        images: Any,
-        multimodal_fields: Any,
-    ) -> tuple[list[list[int]], list[Any], list[list[int]], Any, int, int, list[list[Any]]]:
-        """Alternate between environments and the agent until all rollouts have ended."""
-        if self._sampler is None:
-            self._rollouts = self._make_player().play_in_lockstep(
-                prompt_ids,
-                completion_ids,
-                logprobs,
-                lambda prompts: self._generate_single_turn(prompts, None, {}, num_generations=1),
-            )
-        rollouts = self._rollouts
-        return (
-            [rollout.mask for rollout in rollouts],
-            completions,
-            [rollout.ids for rollout in rollouts],
-            [rollout.logprobs for rollout in rollouts] if logprobs is not None else None,
-            # The numbers of tool calls and of failed tool calls, which trl only reports.
-            *(0, 0),
-            [[] for _ in rollouts],
-        )
-
-    def _make_player(self) -> RolloutPlayer:
-        return RolloutPlayer(
+    def _play(self, prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        """Play the chosen scenarios; trl calls this method as its rollout function."""
+        names = [scenario.environment for scenario in self._scenarios]
+        self.played = [self._factories[name]() for name in names]
+        with self.stats.measure_time("environments"):
+            prompts_by_key: dict[tuple[str, str], list[int]] = {}
+            ids = []
+            for scenario, environment in zip(self._scenarios, self.played, strict=True):
+                history = environment.reset(scenario.seed)
+                key = scenario.environment, repr(history)
+                if key not in prompts_by_key:
+                    prompts_by_key[key] = self._encoder.prompt(scenario.environment, history)
+                ids.append(prompts_by_key[key])
+        player = RolloutPlayer(
             self._recipe,
             self._encoder,
-            self.environments,
-            self._batch_environments,
+            self.played,
+            names,
             end_tokens=self.eos_token_ids,
             context_length=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
             stats=self.stats,
         )
+        if self._sampler is None:
+            rollouts = player.play_in_lockstep(ids, self._draw_answers)
+        else:
+            model = self.accelerator.unwrap_model(self.model)
+            weights_changed = self._sampled_step != self.step
+            rollouts = player.play_concurrently(
+                self._sampler, model, ids, self._turn_seed, weights_changed=weights_changed
+            )
+            self._sampled_step = self.step
+        return {
+            "prompt_ids": ids,
+            "completion_ids": [rollout.ids for rollout in rollouts],
+            "env_mask": [rollout.mask for rollout in rollouts],
+            "logprobs": [rollout.logprobs for rollout in rollouts] if self.use_vllm else None,
+        }
+
+    def _draw_answers(self, prompts: list[list[int]], copies: int) -> tuple[list[list[int]], Any]:
+        """Let trl draw an answer to each prompt; each prompt stands `copies` times in a row."""
+        with self.stats.measure_time("drawing"):
+            # The seed depends on the step, so a resumed training run draws the same answers.
+            torch.manual_seed((self._recipe.seed * 1_000_003 + self._turn_seed) % (1 << 63))
+            self._turn_seed += 1
+            answers: tuple[list[list[int]], Any] = self._generate_single_turn(prompts, None, {}, copies)
+            return answers
 
     # The loss
 
