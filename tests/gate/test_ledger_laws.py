@@ -12,7 +12,7 @@ from pytest_trace2evolve.gate.claims import Claim, SealedSplit, label_of, spendi
 from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import combine_with_ledger
-from tests.gate.test_claim_labels import Made
+from tests.gate.test_claims import Made
 from tests.ledger_helpers import at, judged, ledgers, seen
 
 LAW = settings(max_examples=50)

@@ -79,39 +79,6 @@ def axis_row(axis: Axis) -> Markup:
     return _ROW.format("axis, percentage points", Markup("").join(parts))
 
 
-def change_chart(points: Sequence[tuple[str, str, float, float]]) -> Markup:
-    """Draw each task's change of effort against its change of reward; empty without points.
-
-    Args:
-        points: Name, state, change of the effort in percent, and change of the reward from -1 to 1.
-    """
-    if not points:
-        return Markup("")
-    limit = max(10.0, min(200.0, max(abs(effort) for _, _, effort, _ in points)))
-    parts = [_line("zero", "50%", 0, "50%", 220), _line("zero", "0%", 110, "100%", 110)]
-    parts += [
-        Markup('<text class="{}" x="{}" y="{}">{}</text>').format(*label)
-        for label in (
-            ("start", "0%", 124, f"−{limit:.0f} %"),
-            ("end", "100%", 124, f"+{limit:.0f} %"),
-            ("start", "50.5%", 12, "reward +1"),
-            ("start", "50.5%", 216, "reward −1"),
-        )
-    ]
-    for name, state, effort, reward in points:
-        x = 50 + 47 * max(-1.0, min(1.0, effort / limit))
-        parts.append(
-            Markup('<circle class="{}" cx="{}" cy="{}" r="5"><title>{}</title></circle>').format(
-                state,
-                f"{x:.2f}%",
-                f"{110 - 95 * reward:.1f}",
-                f"{name}: {effort:+.0f} %, reward {reward:+.2f}",
-            )
-        )
-    title = f"change of effort and of reward of {len(points)} tasks"
-    return _CHART.format(title, Markup("").join(parts))
-
-
 @dataclass(frozen=True)
 class ClimbPoint:
     """A proposal in the chart of a search.

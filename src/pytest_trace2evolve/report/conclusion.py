@@ -10,6 +10,8 @@ from pathlib import PurePath
 
 from pytest_trace2evolve.records.verdict import (
     COVERAGE_CHECKS,
+    RATIO_UNIT,
+    SHARE_UNIT,
     CheckResult,
     CheckStatus,
     Decision,
@@ -22,7 +24,13 @@ from pytest_trace2evolve.records.verdict import (
     UsageRatio,
     Verdict,
 )
-from pytest_trace2evolve.report.formatting import NOT_MEASURED, format_count, format_dollars, format_points
+from pytest_trace2evolve.report.formatting import (
+    NOT_MEASURED,
+    format_count,
+    format_dollars,
+    format_number,
+    format_points,
+)
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 _ACTION_SHARES = {
@@ -71,6 +79,13 @@ _CLAIM_TEXTS = {
 
 FIXED_TASKS_TEXT = "says nothing about other tasks"
 """The scope of a verdict with estimand `suite`."""
+
+CHECK_SIGNS = {
+    CheckStatus.PASS: "✓",
+    CheckStatus.FAIL: "✗",
+    CheckStatus.UNDECIDED: "?",
+    CheckStatus.NOT_APPLICABLE: NOT_MEASURED,
+}
 
 Quote = Callable[[str], str]
 """A function that quotes an untrusted name for output."""
@@ -411,6 +426,11 @@ def _checks_with(verdict: Verdict, status: CheckStatus) -> list[CheckResult]:
     return [check for check in verdict.checks if check.status is status]
 
 
+def baseline_names(summary: RunSummary) -> str:
+    """The names of the baselines that a run is compared with; empty if there are none."""
+    return ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+
+
 def needed_evidence_text(needed: NeededEvidence) -> str:
     """Describe the trials or tasks that would settle a check, or why none would."""
     options = []
@@ -438,6 +458,39 @@ def interval_text(check: CheckResult) -> str:
     if check.low is None or check.high is None:
         return change_text(check)
     return f"{change_text(check)} ({_signed_points(check.low)}…{_signed_points(check.high)})"
+
+
+def is_in_points(check: CheckResult) -> bool:
+    """Whether a check's estimate is a share, and not a ratio or a number of tasks."""
+    return check.unit == SHARE_UNIT or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
+
+
+def check_figure(check: CheckResult) -> str:
+    """Format a check's estimate in its unit, with its interval if it has one."""
+    if check.unit == RATIO_UNIT:
+        return ratio_text(check)
+    return interval_text(check) if is_in_points(check) else format_number(check.estimate)
+
+
+def usage_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:
+    """What the agents used by figure: its name, the means of both sides and their ratio."""
+    return [
+        (
+            found.metric,
+            usage_figure(found.metric, found.baseline),
+            usage_figure(found.metric, found.candidate),
+            ratio_text(found),
+        )
+        for found in verdict.usage
+    ]
+
+
+def pass_hat_rows(verdict: Verdict) -> list[tuple[int, str, str]]:
+    """pass^k of both sides with its intervals, for each k that both have."""
+    old, new = verdict.baseline.pass_hat, verdict.candidate.pass_hat
+    return [
+        (k, interval_estimate_text(old[k]), interval_estimate_text(new[k])) for k in sorted(old.keys() & new)
+    ]
 
 
 def ratio_text(found: UsageRatio | CheckResult) -> str:

@@ -16,6 +16,7 @@ from pytest_trace2evolve.report.formatting import (
     REPORT_COLUMNS,
     Page,
     escape,
+    format_count,
     format_number,
     make_terminal_console,
     print_line,
@@ -154,7 +155,7 @@ def _lineage_text(baseline: "BaselineFacts") -> str:
 
 
 def _days_text(days: float) -> str:
-    return f"{int(days)} {'day' if int(days) == 1 else 'days'}"
+    return format_count(int(days), "day")
 
 
 def _trials_text(counts: tuple[int, int]) -> str:
@@ -371,7 +372,7 @@ def entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
     if "reward" in figures and "baseline_reward" in figures:
         facts.append(f"reward {figures['baseline_reward']:.3f} → {figures['reward']:.3f}")
         facts.append(f"{figures['fixed']:.0f} fixed, {figures['broken']:.0f} broken")
-    trials = f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
+    trials = format_count(entry.trials, "trial")
     if entry.look is None:
         facts.append(trials)
     elif entry.analysis is None:

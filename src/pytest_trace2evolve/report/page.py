@@ -8,7 +8,7 @@ import base64
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,28 +22,29 @@ from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.trace import REGULAR_ENDS
 from pytest_trace2evolve.records.verdict import (
     RATIO_UNIT,
-    SHARE_UNIT,
     CheckResult,
     CheckStatus,
     RunSummary,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.charts import Axis, axis_row, change_chart, check_row
+from pytest_trace2evolve.report.charts import Axis, axis_row, check_row
 from pytest_trace2evolve.report.conclusion import (
     CHECK_NAMES,
+    CHECK_SIGNS,
     FIXED_TASKS_TEXT,
+    baseline_names,
+    check_figure,
     detectable_text,
     headline,
-    interval_estimate_text,
-    interval_text,
     is_guard,
+    is_in_points,
     p_text,
-    ratio_text,
+    pass_hat_rows,
     reason_and_next_steps,
     share_text,
     show_command,
-    usage_figure,
+    usage_rows,
 )
 from pytest_trace2evolve.report.evidence import entry_line, next_test_text
 from pytest_trace2evolve.report.page_traces import MAX_BYTES, pack_traces, start_text
@@ -63,13 +64,6 @@ MAX_NAME_LENGTH, MAX_LINE_LENGTH = 200, 2_000
 
 _GAINS = frozenset({"reward", "pass rate", "actions", "read actions", "write actions"})
 """Checks whose figure rises if the candidate is better; the others count harm."""
-
-_STATUS_WORDS = {
-    CheckStatus.PASS: ("pass", "✓"),
-    CheckStatus.FAIL: ("fail", "✗"),
-    CheckStatus.UNDECIDED: ("undecided", "?"),
-    CheckStatus.NOT_APPLICABLE: ("not applicable", "–"),
-}
 
 _STATES = (
     ("confirmed", "confirmed regression"),
@@ -182,7 +176,7 @@ def page_html(
     rows = task_rows(summary, facts.suites)
     counts = Counter(row.state for row in rows)
     traces, omitted_count = _pack(rows, by_name)
-    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    baselines = baseline_names(summary)
     claim = (
         "No verdict"
         if decision is None
@@ -211,7 +205,6 @@ def page_html(
         ],
         compared=[(suite.name, suite.compared.lines) for suite in summary.suites if suite.compared],
         failures=[(suite.name, failure_counts(suite)) for suite in facts.suites if suite.baseline],
-        chart=change_chart(list(_points(rows))),
         lineage=facts.lineage,
         histories=[_history(history) for history in facts.histories],
         reproduce=_line(shlex.join(summary.command)),
@@ -328,19 +321,6 @@ def failure_counts(suite: "PageSuite") -> list[tuple[str, str, str, int]]:
     ]
 
 
-def _points(rows: Iterable[Row]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield a task's name, state, change of cost (else tokens) in percent, and change of the reward."""
-    for row in rows:
-        old, new = row.baseline, row.candidate
-        if old.reward is None or new.reward is None:
-            continue
-        efforts = next(
-            (pair for pair in ((old.cost, new.cost), (old.tokens, new.tokens)) if all(pair)), (None, None)
-        )
-        if efforts[0] and efforts[1]:
-            yield row.name, row.state, 100 * (efforts[1] / efforts[0] - 1), row.change
-
-
 def _difference_line(line: str) -> tuple[str, str]:
     kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "")
     return kind, sanitize(line[:MAX_LINE_LENGTH])
@@ -364,7 +344,7 @@ def _verdict_view(suite: SuiteSummary, verdict: Verdict) -> dict[str, Any]:
     facts += [f"{verdict.test_text}, level {verdict.alpha:.4f}"] if verdict.look and verdict.alpha else []
     facts += [FIXED_TASKS_TEXT] if verdict.estimand == "suite" else []
     shown = [check for check in verdict.checks if check.status is not CheckStatus.NOT_APPLICABLE]
-    plotted = [check for check in shown if _is_in_points(check)]
+    plotted = [check for check in shown if is_in_points(check) and check.estimate is not None]
     groups = [
         ("higher is better", [check for check in plotted if _name(check) in _GAINS]),
         ("higher is worse", [check for check in plotted if _name(check) not in _GAINS]),
@@ -384,18 +364,9 @@ def _verdict_view(suite: SuiteSummary, verdict: Verdict) -> dict[str, Any]:
         "left_out": verdict.left_out,
         "sides": (verdict.baseline, verdict.candidate),
         "usage": [
-            (
-                found.metric,
-                *(usage_figure(found.metric, value) for value in (found.baseline, found.candidate)),
-                ratio_text(found),
-                _line(found.note),
-            )
-            for found in verdict.usage
+            (*row, _line(found.note)) for row, found in zip(usage_rows(verdict), verdict.usage, strict=True)
         ],
-        "pass_hat": [
-            (k, *(interval_estimate_text(side.pass_hat[k]) for side in (verdict.baseline, verdict.candidate)))
-            for k in sorted(verdict.baseline.pass_hat.keys() & verdict.candidate.pass_hat.keys())
-        ],
+        "pass_hat": pass_hat_rows(verdict),
     }
 
 
@@ -403,20 +374,14 @@ def _name(check: CheckResult) -> str:
     return CHECK_NAMES.get(check.id, check.id)
 
 
-def _is_in_points(check: CheckResult) -> bool:
-    is_share = check.unit == SHARE_UNIT or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
-    return is_share and check.estimate is not None
-
-
 def _check_view(check: CheckResult, axis: Axis) -> dict[str, Any]:
-    word, sign = _STATUS_WORDS[check.status]
     return {
         "name": sanitize_line(_name(check), MAX_NAME_LENGTH).replace("_", " "),
         "status": check.status.value,
-        "word": word,
-        "sign": sign,
+        "word": check.status.value.replace("_", " "),
+        "sign": CHECK_SIGNS[check.status],
         "plot": check_row(check, axis),
-        "figure": ratio_text(check) if check.unit == RATIO_UNIT else interval_text(check),
+        "figure": check_figure(check),
         "is_ratio": check.unit == RATIO_UNIT,
         "p": p_text(check),
         "detects": detectable_text(check),

@@ -9,7 +9,6 @@ from pytest_trace2evolve.records.verdict import (
     COVERAGE_CHECKS,
     EXIT_STATUS,
     RATIO_UNIT,
-    SHARE_UNIT,
     CheckResult,
     CheckStatus,
     Decision,
@@ -24,23 +23,27 @@ from pytest_trace2evolve.records.verdict import (
 )
 from pytest_trace2evolve.report.conclusion import (
     CHECK_NAMES,
+    CHECK_SIGNS,
     FIXED_TASKS_TEXT,
+    baseline_names,
+    check_figure,
     check_group_names,
     detectable_text,
     has_no_result,
     headline,
-    interval_estimate_text,
     interval_text,
     is_guard,
+    is_in_points,
     is_working_tree,
     needed_evidence_text,
     p_text,
+    pass_hat_rows,
     ratio_text,
     reason_and_next_steps,
     share_text,
     show_command,
     subject,
-    usage_figure,
+    usage_rows,
 )
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
@@ -73,12 +76,6 @@ _STYLES: Mapping[object, str] = {
     Decision.PROMOTE: "bold green",
     Decision.DISCARD: "bold red",
     Decision.INCONCLUSIVE: "bold yellow",
-}
-_STATUS_SIGNS = {
-    CheckStatus.PASS: "✓",
-    CheckStatus.FAIL: "✗",
-    CheckStatus.UNDECIDED: "?",
-    CheckStatus.NOT_APPLICABLE: NOT_MEASURED,
 }
 _GUARD_STATUSES = {
     GuardAnswer.NO_HARM_DETECTED: CheckStatus.PASS,
@@ -203,7 +200,7 @@ def _print_body(
 
 
 def _report_title(summary: RunSummary) -> str:
-    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    baselines = baseline_names(summary)
     is_edit = is_working_tree(summary)
     candidate = "the working tree" if is_edit else subject(summary, sanitize_line)
     baseline_text = f" vs {'baseline ' if is_edit else ''}{baselines}" if baselines else ""
@@ -319,7 +316,7 @@ def _print_verdict(
     widths = [cell_len(label) for _, label, _ in lines if cell_len(label) <= max_width]
     width = max(widths, default=0)
     for status, label, text in lines:
-        sign = f" {_STATUS_SIGNS[status]} "
+        sign = f" {CHECK_SIGNS[status]} "
         if cell_len(label) > max_width:
             page.print_line(f"{label}: {text}", label=sign, label_style=_STYLES[status])
         else:
@@ -446,9 +443,7 @@ def _print_usage(page: Page, verdict: Verdict, *, is_verbose: bool) -> None:
     """Print the ratios of what the agents used, in one line, or in a table with notes if `is_verbose`."""
     if is_verbose and verdict.usage:
         rows = [(["   per simulation", "baseline", "candidate", "ratio"], "bold")]
-        for found in verdict.usage:
-            figures = (usage_figure(found.metric, value) for value in (found.baseline, found.candidate))
-            rows.append(([f"   {found.metric}", *figures, ratio_text(found)], ""))
+        rows += [([f"   {metric}", *figures], "") for metric, *figures in usage_rows(verdict)]
         page.print_table(rows, ["", *(found.note for found in verdict.usage)])
         return
     compared = [f"{found.metric} {ratio_text(found)}" for found in verdict.usage if found.ratio is not None]
@@ -464,19 +459,14 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
     page.print_line(", ".join([*facts, f"{format_count(verdict.tasks, 'task')} compared"]), label="   ")
     rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
     for check in verdict.checks:
-        is_ratio = check.unit == RATIO_UNIT
-        is_in_points = check.unit == SHARE_UNIT or (
-            check.id in CHECK_NAMES and not check.id.startswith("no_")
-        )
-        figure = interval_text(check) if is_in_points else format_number(check.estimate)
-        figure = ratio_text(check) if is_ratio else figure
-        cells = [f" {_STATUS_SIGNS[check.status]} {check.id}", figure, p_text(check), detectable_text(check)]
+        cells = [
+            f" {CHECK_SIGNS[check.status]} {check.id}",
+            check_figure(check),
+            p_text(check),
+            detectable_text(check),
+        ]
         rows.append((cells, "" if check.status is CheckStatus.PASS else _STYLES[check.status]))
-        margin = ""
-        if check.threshold:
-            margin_text = f"margin {format_points(check.threshold, 'g')} points" if is_in_points else ""
-            margin = f"; {margin_text or f'{check.threshold:g} needed'}"
-            margin = f"; at most ×{check.threshold:g}" if is_ratio else margin
+        margin = f"; {_margin_text(check)}" if check.threshold else ""
         notes.append(check.detail + margin)
     page.print_table(rows, notes)
     if verdict.alpha is not None:
@@ -485,11 +475,8 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
             f"one-sided at level {verdict.alpha:.4f}",
             label="   ",
         )
-    old, new = verdict.baseline.pass_hat, verdict.candidate.pass_hat
-    for k in sorted(old.keys() & new.keys()):
-        page.print_line(
-            f"pass^{k}: {interval_estimate_text(old[k])} → {interval_estimate_text(new[k])}", label="   "
-        )
+    for k, old, new in pass_hat_rows(verdict):
+        page.print_line(f"pass^{k}: {old} → {new}", label="   ")
     for title, names in (
         ("fixed", verdict.fixed),
         ("broken", verdict.broken),
@@ -508,10 +495,18 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
         )
 
 
+def _margin_text(check: CheckResult) -> str:
+    if check.unit == RATIO_UNIT:
+        return f"at most ×{check.threshold:g}"
+    if not is_in_points(check):
+        return f"{check.threshold:g} needed"
+    return f"margin {format_points(check.threshold or 0.0, 'g')} points"
+
+
 def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) -> None:
     """Print the verdict, its reason and the next step."""
     decision = None if summary.trouble else summary.decision
-    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    baselines = baseline_names(summary)
     if decision is None:
         text = f"NO VERDICT on {summary.candidate}"
     else:
