@@ -7,6 +7,7 @@ import io
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest._io import TerminalWriter
@@ -44,68 +45,35 @@ STYLES = re.compile(r"\x1b\[[0-9;]*m")
 PASS, FAIL, OPEN, ABSENT = CheckStatus
 
 
-def check(name: str, status: CheckStatus, detail: str = "", **figures: float | None) -> CheckResult:
-    return CheckResult(id=name, status=status, detail=detail, **figures)  # type: ignore[arg-type]
+FIGURES_OF_A_CHECK = ("estimate", "low", "high", "p", "detectable")
+
+
+def check(
+    name: str, status: CheckStatus, detail: str = "", *figures: float, **named: float | str | None
+) -> CheckResult:
+    """A check with its estimate, bounds, p and detectable change in this order, or by name."""
+    given = dict(zip(FIGURES_OF_A_CHECK, figures, strict=False))
+    return CheckResult(id=name, status=status, detail=detail, **given, **named)  # type: ignore[arg-type]
 
 
 WATCHED = (
-    check(
-        "action_match",
-        PASS,
-        "0.474 → 0.495 (n=56)",
-        estimate=0.021,
-        low=-0.025,
-        high=0.067,
-        p=0.904,
-        detectable=0.046,
-    ),
+    check("action_match", PASS, "0.474 → 0.495 (n=56)", 0.021, -0.025, 0.067, 0.904, 0.046),
     check("read_action_match", ABSENT, "no gold read actions checked"),
-    check(
-        "write_action_match",
-        PASS,
-        "0.271 → 0.245 (n=44)",
-        estimate=-0.027,
-        low=-0.09,
-        high=0.039,
-        p=0.187,
-        detectable=0.067,
-    ),
-    check(
-        "task_regressions",
-        PASS,
-        "2 broken, 1 fixed; 2 tried again",
-        estimate=0.018,
-        low=-0.05,
-        high=0.08,
-        p=0.637,
-        detectable=0.089,
-    ),
-    check("max_steps", PASS, "0 → 0 tasks", estimate=0.0, low=-0.065, high=0.065, p=1.0, detectable=0.089),
+    check("write_action_match", PASS, "0.271 → 0.245 (n=44)", -0.027, -0.09, 0.039, 0.187, 0.067),
+    check("task_regressions", PASS, "2 broken, 1 fixed; 2 tried again", 0.018, -0.05, 0.08, 0.637, 0.089),
+    check("max_steps", PASS, "0 → 0 tasks", 0.0, -0.065, 0.065, 1.0, 0.089),
     check(
         "invariants",
         PASS,
         "read_before_write 17 → 24 of 168 simulations; any kind 104 → 104",
-        estimate=0.042,
-        low=-0.007,
-        high=0.088,
-        p=0.117,
-        detectable=0.064,
+        *(0.042, -0.007, 0.088, 0.117, 0.064),
     ),
 )
 
 
 def reward(status: CheckStatus, estimate: float, p: float, name: str = "reward_improved") -> CheckResult:
-    return check(
-        name,
-        status,
-        f"0.381 → {0.381 + estimate:.3f} (n=56)",
-        estimate=estimate,
-        low=estimate - 0.05,
-        high=estimate + 0.052,
-        threshold=0.0,
-        p=p,
-        detectable=0.061,
-    )
+    detail = f"0.381 → {0.381 + estimate:.3f} (n=56)"
+    return check(name, status, detail, estimate, estimate - 0.05, estimate + 0.052, p, 0.061, threshold=0.0)
 
 
 def side(mean: float, missing: int = 0) -> SideFigures:
@@ -221,38 +189,26 @@ PROMOTED = changed(
     settling=(),
     candidate=side(0.5),
 )
+DROPPED = tuple(f"conditional_detail_retrieval-{number:010x}" for number in range(1, 10))
 DISCARDED = changed(
     HELDOUT,
     decision=Decision.DISCARD,
     checks=(
         reward(FAIL, -0.131, 1.0),
         *WATCHED[:2],
-        check(
-            "write_action_match",
-            OPEN,
-            "0.271 → 0.205 (n=44)",
-            estimate=-0.066,
-            low=-0.13,
-            high=-0.002,
-            p=0.031,
-            detectable=0.067,
-        ),
+        check("write_action_match", OPEN, "0.271 → 0.205 (n=44)", -0.066, -0.13, -0.002, 0.031, 0.067),
         check(
             "task_regressions",
             FAIL,
             "9 broken, 0 fixed; 2 confirmed; 6 tried again",
-            estimate=0.161,
-            low=0.07,
-            high=0.25,
-            p=0.0,
-            detectable=0.089,
+            *(0.161, 0.07, 0.25, 0.0, 0.089),
         ),
         *WATCHED[4:],
     ),
-    broken=tuple(f"conditional_detail_retrieval-{number:010x}" for number in range(1, 10)),
+    broken=DROPPED,
     fixed=(),
-    regressions=tuple(f"conditional_detail_retrieval-{number:010x}" for number in (1, 2)),
-    suspected=tuple(f"conditional_detail_retrieval-{number:010x}" for number in (3, 4, 5)),
+    regressions=DROPPED[:2],
+    suspected=DROPPED[2:5],
     settling=(),
     candidate=side(0.25),
 )
@@ -417,52 +373,48 @@ def test_a_long_name_keeps_its_start_and_its_end(name: str, width: int) -> None:
     assert MIN_NAME_COLUMNS > 3
 
 
+def shown(*verdicts: Verdict, width: int, verbosity: int = 0) -> str:
+    """The report of a run on one suite, without figures."""
+    found = summary(run(*verdicts), decision=verdicts[0].decision)
+    return run_report(found, (), width=width, has_colour=False, verbosity=verbosity)
+
+
 def test_many_passed_checks_are_wrapped_and_none_is_cut() -> None:
     names = [f"asks_before_change_{number}" for number in range(6)]
-    checks = (
-        reward(PASS, 0.1, 0.001),
-        *(check(name, PASS, "", estimate=0.0, unit="share") for name in names),
+    own = (check(name, PASS, "", 0.0, unit="share") for name in names)
+    text = shown(
+        changed(HELDOUT, checks=(reward(PASS, 0.1, 0.001), *own), decision=Decision.PROMOTE), width=80
     )
-    found = summary(
-        run(changed(HELDOUT, checks=checks, decision=Decision.PROMOTE)), decision=Decision.PROMOTE
-    )
-    text = run_report(found, (), width=80, has_colour=False)
     assert all(name in text for name in names), text
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
-    tails = {}
-    for obstacle in Obstacle:
-        settling = (NeededEvidence(check="reward_improved", obstacle=obstacle),)
-        verdict = changed(HELDOUT, settling=settling)
-        text = run_report(
-            summary(run(verdict), decision=Decision.INCONCLUSIVE),
-            (),
-            width=120,
-            has_colour=False,
-            verbosity=-1,
-        )
-        tails[obstacle] = text.splitlines()[1]
-    change, detects = " why:  change −2.4 points", "this run detects a gain of 6.1 or more"
-    assert tails == {
-        Obstacle.WRONG_DIRECTION: f"{change}, the wrong way; {detects}",
-        Obstacle.TOO_SMALL: f"{change}, too small to detect with these tasks; {detects}",
-    }
+CHANGE, NEEDED = " why:  change −2.4 points", " todo: needed"
 
 
-def test_trials_and_tasks_that_would_settle_a_claim_are_the_next_step() -> None:
-    settling = (NeededEvidence(check="reward_improved", trials=8, tasks=190, simulations=320, cost=12.5),)
-    text = run_report(
-        summary(run(changed(HELDOUT, settling=settling)), decision=Decision.INCONCLUSIVE),
-        (),
-        width=140,
-        has_colour=False,
-        verbosity=-1,
-    )
-    assert text.splitlines()[-1] == (
-        " todo: needed: 8 trials of each task on both sides or 190 tasks with the current number of trials"
-    )
+@pytest.mark.parametrize(
+    ("needed", "place", "line"),
+    [
+        (
+            {"obstacle": Obstacle.WRONG_DIRECTION},
+            1,
+            f"{CHANGE}, the wrong way; this run detects a gain of 6.1 or more",
+        ),
+        (
+            {"obstacle": Obstacle.TOO_SMALL},
+            1,
+            f"{CHANGE}, too small to detect with these tasks; this run detects a gain of 6.1 or more",
+        ),
+        (
+            {"trials": 8, "tasks": 190, "simulations": 320, "cost": 12.5},
+            -1,
+            f"{NEEDED}: 8 trials of each task on both sides or 190 tasks with the current number of trials",
+        ),
+    ],
+)
+def test_what_would_settle_a_claim_is_told(needed: dict[str, Any], place: int, line: str) -> None:
+    settling = (NeededEvidence(check="reward_improved", **needed),)
+    assert shown(changed(HELDOUT, settling=settling), width=140, verbosity=-1).splitlines()[place] == line
 
 
 def test_changes_of_the_evidence_come_first() -> None:

@@ -475,13 +475,9 @@ def check_figure(check: CheckResult) -> str:
 def usage_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:
     """What the agents used by figure: its name, the means of both sides and their ratio."""
     return [
-        (
-            found.metric,
-            usage_figure(found.metric, found.baseline),
-            usage_figure(found.metric, found.candidate),
-            ratio_text(found),
-        )
+        (name, usage_figure(name, found.baseline), usage_figure(name, found.candidate), ratio_text(found))
         for found in verdict.usage
+        for name in (found.metric,)
     ]
 
 

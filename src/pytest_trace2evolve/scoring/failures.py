@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from itertools import zip_longest
 
 from pytest_trace2evolve.errors import TraceError, shorten
@@ -39,9 +38,6 @@ MAX_CHECKS = 10
 
 MAX_MESSAGES = 6
 """Maximum number of messages that are kept from the end of a trace."""
-
-MAX_COMPARED_CALLS = 20
-"""Maximum number of equally near calls whose texts are compared."""
 
 MAX_TEXT_LENGTH = 400
 """Maximum number of characters in the text of a failed check."""
@@ -213,23 +209,14 @@ def _missing_calls(
 
 
 def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
-    """Return the call that most resembles a gold call; None if none has its tool or an argument."""
+    """Return the call of a gold call's tool, or else of any, with most of its arguments; None without any."""
 
     def rank(call: ToolCall) -> tuple[bool, int]:
-        return call.name == action.name, sum(
-            name in call.arguments and call.arguments[name] == value
-            for name, value in action.arguments.items()
-        )
+        equal = (call.arguments.get(name) == value for name, value in action.arguments.items())
+        return call.name == action.name, sum(equal)
 
-    best_rank = max(map(rank, calls), default=(False, 0))
-    if not any(best_rank):
-        return None
-    action_text = _text_of(action)[:MAX_TEXT_LENGTH]
-    best_calls = [call for call in calls if rank(call) == best_rank][:MAX_COMPARED_CALLS]
-    return max(
-        best_calls,
-        key=lambda call: SequenceMatcher(a=action_text, b=_text_of(call)[:MAX_TEXT_LENGTH]).ratio(),
-    )
+    nearest = max(calls, key=rank, default=None)
+    return nearest if nearest is not None and any(rank(nearest)) else None
 
 
 def _forbidden_calls(

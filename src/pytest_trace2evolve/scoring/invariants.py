@@ -6,7 +6,6 @@ not a record, or if the rules do not know the tool or the record. Only the agent
 
 import json
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -27,6 +26,7 @@ from pytest_trace2evolve.scoring.language import (
     says_yes,
     was_proposed,
 )
+from pytest_trace2evolve.scoring.reward import calls_with_results
 
 _MAX_QUOTE = 80
 """Maximum number of characters that a finding quotes from a trace."""
@@ -103,19 +103,12 @@ def breaches_in(simulation: Simulation, score: Score, world: World | None) -> tu
 def _answered_calls(trace: Sequence[Message]) -> dict[int, list[AnsweredCall]]:
     """The agent's calls with their outcomes, by the position of the message that makes them."""
     calls_by_index: dict[int, list[AnsweredCall]] = {}
-    calls: list[AnsweredCall] = []
-    unanswered: dict[str | None, deque[int]] = {}  # the numbers of the calls of the last message, by id
-    for index, message in enumerate(trace):
-        if message.role != "tool":
-            unanswered = {}
-            if message.role == "assistant" and message.tool_calls:
-                calls = [AnsweredCall(call, Outcome.UNKNOWN) for call in message.tool_calls]
-                calls_by_index[index] = calls
-                for number, call in enumerate(message.tool_calls):
-                    unanswered.setdefault(call.id, deque()).append(number)
-        elif numbers := unanswered.get(message.id):
-            number = numbers.popleft()
-            calls[number] = answered_call(calls[number].tool_call, message)
+    for index, call, result in calls_with_results(trace):
+        if trace[index].role == "assistant":
+            answered = (
+                AnsweredCall(call, Outcome.UNKNOWN) if result is None else answered_call(call, trace[result])
+            )
+            calls_by_index.setdefault(index, []).append(answered)
     return calls_by_index
 
 

@@ -8,6 +8,7 @@ assertions on the end state of the simulation.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
@@ -256,6 +257,26 @@ def tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
     for message in trace:
         if message.role in ("assistant", "user"):
             yield from message.tool_calls or ()
+
+
+def calls_with_results(trace: Iterable[Message]) -> list[tuple[int, ToolCall, int | None]]:
+    """The tool calls of a trace in order, each between the positions of its message and of its result.
+
+    A result belongs to the first call with its id, in the last message before the results, that has none yet.
+    The position of a result is None if there is none.
+    """
+    found: list[tuple[int, ToolCall, int | None]] = []
+    unanswered: dict[str | None, deque[int]] = {}  # the numbers of the calls of the last message, by id
+    for index, message in enumerate(trace):
+        if message.role != "tool":
+            unanswered = {}
+            for call in message.tool_calls or ():
+                unanswered.setdefault(call.id, deque()).append(len(found))
+                found.append((index, call, None))
+        elif numbers := unanswered.get(message.id):
+            number = numbers.popleft()
+            found[number] = (*found[number][:2], index)
+    return found
 
 
 def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:

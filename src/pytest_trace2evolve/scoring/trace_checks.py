@@ -5,7 +5,7 @@ import contextvars
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.score import JudgeUse
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome, TraceCheck
-from pytest_trace2evolve.scoring.reward import is_solo, open_session
+from pytest_trace2evolve.scoring.reward import calls_with_results, is_solo, open_session
 
 MAX_REASON = 500
 """The maximum number of characters of a reason that is stored."""
@@ -65,7 +65,15 @@ class Trace(Sequence[Message]):
 
     def calls(self, name: str | None = None, *, by: Requestor = "assistant") -> list[Call]:
         """The tool calls of the agent, or of the user, in order; only calls of the tool `name` if given."""
-        return [call for call in self._all_calls(by) if name is None or call.name == name]
+        found = []
+        for index, call, position in calls_with_results(self._messages):
+            if self._messages[index].role == by and name in (None, call.name):
+                answer = None if position is None else self._messages[position]
+                result, error = (
+                    (None, False) if answer is None else (answer.content or "", bool(answer.error))
+                )
+                found.append(Call(call.name, call.arguments, index, result, error))
+        return found
 
     def said(self, *texts: str, by: Literal["assistant", "user"] = "assistant") -> bool:
         """Whether a message of the agent, or of the user, contains any of the texts, ignoring case."""
@@ -80,30 +88,6 @@ class Trace(Sequence[Message]):
     def before(self, index: int) -> "Trace":
         """The messages before a position, such as `call.index`."""
         return Trace(self._messages[: max(index, 0)])
-
-    def _all_calls(self, by: Requestor) -> Iterator[Call]:
-        for index, message in enumerate(self._messages):
-            if message.role == by and message.tool_calls:
-                answers = self._answers_after(index)
-                for call in message.tool_calls:
-                    answer = answers.get(call.id)
-                    yield Call(
-                        call.name,
-                        call.arguments,
-                        index,
-                        None if answer is None else answer.content or "",
-                        answer is not None and bool(answer.error),
-                    )
-
-    def _answers_after(self, index: int) -> dict[str | None, Message]:
-        """The tools' answers after a message, by the calls' ids, up to the next message of a participant."""
-        answers: dict[str | None, Message] = {}
-        for position in range(index + 1, len(self._messages)):
-            message = self._messages[position]
-            if message.role != "tool":
-                break
-            answers.setdefault(message.id, message)
-        return answers
 
 
 @dataclass(frozen=True)
@@ -205,17 +189,10 @@ class EndState:
         return pydantic_core.from_json(self._json)
 
 
-def _answered_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
+def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
     """The tool calls that have a result, in the order of their results. The rest of the trace is ignored."""
-    pending: list[ToolCall] = []
-    for message in trace:
-        if message.role != "tool":
-            pending = list(message.tool_calls or ())
-            continue
-        for position, call in enumerate(pending):
-            if call.id == message.id:
-                yield pending.pop(position)
-                break
+    calls = {result: call for _, call, result in calls_with_results(trace) if result is not None}
+    return [call for _, call in sorted(calls.items())]
 
 
 def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> CheckResult:
