@@ -73,7 +73,7 @@ def write_router(
     labels: Sequence[str] = ("one", "two", "none"),
     base_digest: str | None = None,
 ) -> None:
-    """A router's file for a base, which chooses one label whatever it reads."""
+    """A router's file for a base, which always chooses one label."""
     import numpy as np
     from safetensors.numpy import save_file
 

@@ -1,4 +1,4 @@
-"""A model that refuses whatever is asked, and is lost to the network when it is told to be."""
+"""A model that refuses every request, and fails with a network error on demand."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Laws of synthetic cases: whatever is drawn can be solved, is not trivial, and survives tau2's format."""
+"""Laws of synthetic cases: each case can be solved, is not trivial, and survives tau2's format."""
 
 import copy
 import json

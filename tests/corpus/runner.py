@@ -238,7 +238,7 @@ def _priced(path: Path) -> object:
     for price in prices.values():
         used = usage.model_copy(update={"cost": price.cost(usage)})
         total = sum((used for _ in range(100)), start=NO_USAGE)
-        assert (total.cost or 0.0) < 1e30, total  # no overflow, whatever a table says
+        assert (total.cost or 0.0) < 1e30, total  # no overflow, with any table
     return prices
 
 

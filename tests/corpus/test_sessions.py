@@ -125,7 +125,7 @@ def test_a_link_to_itself_ends_a_session_in_one_line(project: DeskProject, optio
     (project.root / "loop.json").symlink_to("loop.json")
     result = project.run("--candidate=v1", f"{option}=loop.json")
     assert "INTERNALERROR" not in result.stdout.str()
-    if option == "--t2e-summary":  # written at the end, whatever the verdict: the link is replaced
+    if option == "--t2e-summary":  # written at the end, after any verdict: the link is replaced
         assert result.ret == pytest.ExitCode.TESTS_FAILED
     else:
         assert result.ret == pytest.ExitCode.USAGE_ERROR

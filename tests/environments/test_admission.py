@@ -56,7 +56,7 @@ def test_every_built_in_environment_is_admitted(
 
 
 class Generous(PreconditionVerification):
-    """Pays whoever ends right, whatever they looked at."""
+    """Pays for the right end, without regard to reads."""
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         return 1.0 if solved else 0.0

@@ -98,7 +98,7 @@ LAYOUTS: dict[str, Callable[[str], str]] = {
 def test_a_comparison_reads_what_a_session_reads(
     tmp_path_factory: pytest.TempPathFactory, records: Side, layout: str
 ) -> None:
-    """Whatever a formatter or a checkout did to the layout of the file."""
+    """After a formatter or a checkout changed the layout of the file."""
     path = written(tmp_path_factory.mktemp("e") / "one.json", records)
     path.write_bytes(LAYOUTS[layout](path.read_text(encoding="utf-8")).encode())
     found = read_side([path], Worlds(), None, None)

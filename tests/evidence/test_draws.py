@@ -1,4 +1,4 @@
-"""The store of first simulations: nothing replaces one, and whatever was done to it by hand is named."""
+"""The store of first simulations: nothing replaces one, and each edit by hand is named."""
 
 import json
 import multiprocessing
@@ -55,9 +55,9 @@ def test_a_damaged_account_is_named(tmp_path: Path, store: DrawStore, line: int,
     lines = store.path.read_text().splitlines()
     lines[line] = text
     store.path.write_text("\n".join([*lines, ""]))
-    told = list(opened(tmp_path).find_problems())
-    assert len(told) == 1
-    assert f"was changed at line {line + 1}; restore it, or delete it to begin a new draw" in told[0]
+    problems = list(opened(tmp_path).find_problems())
+    assert len(problems) == 1
+    assert f"was changed at line {line + 1}; restore it, or delete it to begin a new draw" in problems[0]
 
 
 def test_an_account_of_an_earlier_version_is_read_and_continued(tmp_path: Path, store: DrawStore) -> None:

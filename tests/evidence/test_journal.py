@@ -78,9 +78,9 @@ def test_a_part_of_a_line_is_cut_off(killed: Path, store: DrawStore) -> None:
 def test_a_damaged_journal_is_named(killed: Path, tmp_path: Path, line: bytes) -> None:
     killed.write_bytes(killed.read_bytes() + line)
     store = opened(tmp_path)
-    (told,) = store.find_problems()
-    assert told.startswith(f"{killed}: is damaged at line 4; restore it, use --t2e-fresh, or begin")
-    assert told.endswith(
+    (problem,) = store.find_problems()
+    assert problem.startswith(f"{killed}: is damaged at line 4; restore it, use --t2e-fresh, or begin")
+    assert problem.endswith(
         f"deleting {store.path.name} in {store.path.parent}; the ledger counts either as a further draw"
     )
     with pytest.raises(ResultsError, match="is damaged at line 4"):
@@ -99,8 +99,8 @@ def test_a_journal_of_an_earlier_version_is_read(killed: Path, store: DrawStore)
 def test_a_deleted_journal_is_named(killed: Path, tmp_path: Path) -> None:
     killed.unlink()
     store = opened(tmp_path)
-    (told,) = store.find_problems()
-    assert told.startswith(f"{killed}: was deleted, but the account of its draw names it; restore it")
+    (problem,) = store.find_problems()
+    assert problem.startswith(f"{killed}: was deleted, but the account of its draw names it; restore it")
     with pytest.raises(ResultsError, match="was deleted, but the account"):
         store.begin_journal(store.draw_key("a"))
 

@@ -1,4 +1,4 @@
-"""Whatever is saved, updated, added or promoted, and whatever fails: baselines are whole, and as asked.
+"""After each save, update, addition, promotion and failure, baselines are whole, and as asked.
 
 The disk is made to fail at any one step (the flush of a file, a link, a rename), and afterwards every
 baseline must be as it was before the step or as the step was to leave it, never anything in between.

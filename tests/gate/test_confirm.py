@@ -1,4 +1,4 @@
-"""Fresh trials: when a second step is made, and a p-value that holds whatever the rate of passing."""
+"""Fresh trials: when a second step is made, and a p-value that holds at every rate of passing."""
 
 from pathlib import Path
 

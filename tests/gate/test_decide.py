@@ -212,13 +212,13 @@ def test_what_fits_on_a_full_disk_discards_nothing(goal: Goal, policy: Any) -> N
 def eight_fell() -> tuple[Side, Side, Side]:
     """40 tasks of two trials; a candidate that fails the first trial of eight; a baseline that lost those."""
     old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
-    fell = [each.trial == 0 and int(each.task_id) < 8 for each in old]
+    are_lower = [each.trial == 0 and int(each.task_id) < 8 for each in old]
     new = [
         sim(each.task_id, 0.0 if down else 1.0, trial=each.trial)
-        for each, down in zip(old, fell, strict=True)
+        for each, down in zip(old, are_lower, strict=True)
     ]
     without = [
-        sim(each.task_id, None, trial=0) if down else each for each, down in zip(old, fell, strict=True)
+        sim(each.task_id, None, trial=0) if down else each for each, down in zip(old, are_lower, strict=True)
     ]
     return old, new, without
 

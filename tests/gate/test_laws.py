@@ -1,4 +1,4 @@
-"""What no comparison may do, whatever the figures and the policy."""
+"""Laws of comparisons, for all figures and policies."""
 
 from random import Random
 

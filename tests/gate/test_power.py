@@ -1,4 +1,4 @@
-"""`trace2evolve power`: chances by simulation, and what they are told as."""
+"""`trace2evolve power`: chances by simulation, and their report."""
 
 import json
 

@@ -158,7 +158,7 @@ def hotel_server() -> Iterator[HotelServer]:
 
 
 def hotel_script() -> Script:
-    """A script that solves all tasks of the template, whatever a test does to its copy."""
+    """A script that solves all tasks of the template, also after a test changed its copy."""
     with imported("hotel.agent", TEMPLATE) as agent, imported("hotel.world", TEMPLATE) as world:
         tasks = world.HotelWorld("hotel").tasks().values()
         guests = [(task.user_scenario["instructions"], agent.Guest(task)) for task in tasks]

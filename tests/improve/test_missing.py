@@ -21,7 +21,7 @@ def own(tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "name what to train with either --capability NAME… or --from-run RUN"),
         (
@@ -39,11 +39,11 @@ def test_either_capabilities_or_a_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    expected: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", *arguments]) == 2
-    assert capsys.readouterr().err == f"trace2evolve: {told}\n"
+    assert capsys.readouterr().err == f"trace2evolve: {expected}\n"
 
 
 def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> None:

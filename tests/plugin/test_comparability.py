@@ -1,4 +1,4 @@
-"""What is refused as incomparable, and what is only told, in sessions and at the command line."""
+"""Differences that reject a comparison, and those that are only reported, in sessions and commands."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Under xdist: one verdict whatever the number of workers, and nothing lost with a worker."""
+"""Under xdist: the same verdict with any number of workers, and nothing lost with a worker."""
 
 import json
 import re

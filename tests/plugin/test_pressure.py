@@ -86,7 +86,7 @@ def project(pytester, monkeypatch, forked_sessions):
     return PressureProject(pytester)
 
 
-def told(result: pytest.RunResult) -> str:
+def output_of(result: pytest.RunResult) -> str:
     return "\n".join([*result.outlines, *result.errlines])
 
 
@@ -112,27 +112,27 @@ def test_frozen(case, run_case):
     cases = read_cases(project.frozen)
     refusals = sum(case.script.refuses_all for case in cases)
     result.assert_outcomes(passed=refusals, failed=len(cases) - refusals)
-    assert "reward 0.0 (below 1: DB), ended by user_stop" in told(result)
-    assert "[2] assistant: I cannot help you with that." in told(result)
-    assert "broke the agent" not in told(result)  # nothing of this is new
+    assert "reward 0.0 (below 1: DB), ended by user_stop" in output_of(result)
+    assert "[2] assistant: I cannot help you with that." in output_of(result)
+    assert "broke the agent" not in output_of(result)  # nothing of this is new
 
 
 def test_a_planted_fault_comes_back_as_the_smallest_case_and_is_frozen(project):
     project.test(SEARCH)
     result = project.run("--t2e-agent=rash", "--t2e-freeze")
     result.assert_outcomes(failed=1)
-    assert "read_before_write: message" in told(result)
+    assert "read_before_write: message" in output_of(result)
     (case,) = read_cases(project.frozen)
     tables = case.task.initial_state.initialization_data.agent_data
     assert len(tables["users"]) == len(tables["orders"]) == 1
     (order,) = tables["orders"].values()
     assert len(order["items"]) == 1
-    assert f"frozen in synthetic/pressure.jsonl: {case.id}; commit the file" in told(result)
-    assert "- trace2evolve.CaseFailed: cas" in told(result)
+    assert f"frozen in synthetic/pressure.jsonl: {case.id}; commit the file" in output_of(result)
+    assert "- trace2evolve.CaseFailed: cas" in output_of(result)
     # Hypothesis' own words name the case in one line, not with its whole store.
-    assert not re.search(r"Case\(task=", told(result))
+    assert not re.search(r"Case\(task=", output_of(result))
     again = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert f"case {case.id} was not frozen: it is already frozen" in told(again)
+    assert f"case {case.id} was not frozen: it is already frozen" in output_of(again)
     assert len(read_cases(project.frozen)) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_frozen_file_keeps_what_it_has_and_a_damaged_one_is_left_alone(project
     project.test(SEARCH)
     project.frozen.write_text("{broken", encoding="utf-8")
     result = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert "no case was frozen:" in told(result)
+    assert "no case was frozen:" in output_of(result)
     assert project.frozen.read_text(encoding="utf-8") == "{broken"
     held = (REPOSITORY / "synthetic" / "pressure.jsonl").read_text(encoding="utf-8")
     project.frozen.write_text(held.rstrip("\n"), encoding="utf-8")
@@ -193,7 +193,7 @@ def test_after():
     result = project.run("--t2e-agent=nop", "-ot2e_case_budget=7")
     result.assert_outcomes(passed=2)
     assert int((project.root / "runs.txt").read_text()) == 7
-    assert "the test's budget of simulations is spent (t2e_case_budget)" in told(result)
+    assert "the test's budget of simulations is spent (t2e_case_budget)" in output_of(result)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_what_is_wrong_is_told(project, text, arguments, expected):
     project.test(text)
     result = project.run(*arguments)
     assert result.ret != 0
-    assert expected in told(result)
+    assert expected in output_of(result)
 
 
 SUITE = """\

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trace2evolve.cases.case import read_cases
 from tests.plugin.conftest import REPOSITORY
-from tests.plugin.test_pressure import HEAD, NEW, SEARCH, PressureProject, project, told
+from tests.plugin.test_pressure import HEAD, NEW, SEARCH, PressureProject, output_of, project
 
 __all__ = ["project"]
 
@@ -61,7 +61,7 @@ def agents(project: PressureProject, *, first: int = 5, raised: str = "RuntimeEr
 
 @pytest.mark.parametrize("first", [5])
 def test_a_failure_that_was_found_survives_later_losses(project, first):
-    """Whatever is lost while hypothesis looks for a smaller case, the one it has is told and frozen."""
+    """If simulations are lost while Hypothesis shrinks a case, the found case is reported and frozen."""
     agents(project, first=first)
     project.test(
         HEAD
@@ -100,8 +100,8 @@ def run_frozen(project: PressureProject, agent: str, raised: str) -> pytest.RunR
 def test_a_network_error_of_the_agent_is_a_loss_and_freezes_nothing(project, raised):
     result = run_frozen(project, "broken", raised)
     result.assert_outcomes(skipped=7, deselected=30)
-    assert "was lost: " in told(result)
-    assert "oops" in told(result)
+    assert "was lost: " in output_of(result)
+    assert "oops" in output_of(result)
     assert not project.frozen.exists()
 
 
@@ -116,7 +116,7 @@ def test_a_network_error_of_the_agent_is_a_loss_and_freezes_nothing(project, rai
 def test_an_exception_of_the_agents_code_fails_its_cases(project, agent, raised, reason):
     result = run_frozen(project, agent, raised)
     result.assert_outcomes(failed=6, passed=1, deselected=30)  # the search asks for invariants alone
-    assert reason in told(result)
+    assert reason in output_of(result)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_is_no_fault_of_the_agent_freezes_nothing(project, text):
     project.test(f"import time\n{text}")
     result = project.run("--t2e-agent=oracle", "--t2e-freeze")
     result.assert_outcomes(failed=1)
-    assert "broke the agent" not in told(result)
+    assert "broke the agent" not in output_of(result)
     assert not project.frozen.exists()
 
 
@@ -142,4 +142,4 @@ def test_a_spent_budget_is_no_failure_without_our_settings_either(project, decor
     )
     result = project.run("--t2e-agent=oracle", "-ot2e_case_budget=2", "-rs")
     assert result.parseoutcomes().get("failed", 0) == 0
-    assert "the test's budget of simulations is spent" in told(result)
+    assert "the test's budget of simulations is spent" in output_of(result)

@@ -1,4 +1,4 @@
-"""`trace2evolve init`: what a folder gets, what stays as it is, and what is told."""
+"""`trace2evolve init`: the files that it writes, those that it leaves, and its output."""
 
 import json
 import re

@@ -156,7 +156,7 @@ class FakeSession:
             self._run(call)
 
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
-        """Call a tool; whatever it raises becomes an error result."""
+        """Call a tool; an exception becomes an error result."""
         try:
             return ToolResult(content=self._invoke(name, arguments, requestor))
         except Exception as error:

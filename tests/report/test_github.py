@@ -120,7 +120,7 @@ GUARD: dict[str, object] = {
     "suite": "support",
     "split": "synthetic",
 }
-"""A guard is judged by goal `hold`, whatever the run's goal."""
+"""A guard is judged by goal `hold` under any goal of the run."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Laws of the Markdown of a run: it fits, says its verdict, and holds nothing that acts, whatever the run."""
+"""Laws of the Markdown of a run: it fits, says its verdict, and holds nothing that acts, for any run."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

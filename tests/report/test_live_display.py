@@ -152,7 +152,7 @@ def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, 
     assert len(expected) > 1
     assert all(PLAIN.fullmatch(line) for line in expected)
     untimed = [line.rpartition(" · ")[0] for line in expected]
-    assert len(set(untimed)) == len(expected), "nothing new is not told again"
+    assert len(set(untimed)) == len(expected), "an unchanged state is not printed again"
     items = "\n".join(lines).split("6 items")[1].split("FAILURES")[0]
     rest = re.sub(
         "trace2evolve: .*|printed in.*|and|more|without an end|test_slow.py|\\[100%\\]|[]=\\s]", "", items

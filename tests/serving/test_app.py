@@ -101,7 +101,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(
     for token, share in kept.items():
         expected = share / sum(kept.values())
         assert counts[token] / 200 == pytest.approx(expected, abs=4.5 * math.sqrt(expected / 200) + 0.03)
-    # The reported log-probabilities are the model's own, whatever the temperature.
+    # The reported log-probabilities are the model's own, at any temperature.
     known = [entry for entry in drawn if entry["token"] in table]
     assert all(entry["logprob"] == pytest.approx(table[entry["token"]], abs=1e-4) for entry in known)
 

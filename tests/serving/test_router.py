@@ -1,4 +1,4 @@
-"""A router next to its base: it names a label for a conversation, whatever adapters are served."""
+"""A router next to its base: it names a label for a conversation, with any adapters."""
 
 import math
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_traces(project: DeskProject, models: Path) -> Non
         )
         assert result.ret in (0, 1), result.stdout.str()
         runs.append(traces(project))
-        # Runs of one model keep their simulations under the same keys, whatever the server's port.
+        # Runs of one model keep their simulations under the same keys, for any port of the server.
         assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 4
     assert runs[0] == runs[1]
     assert len(runs[0]) == 4

@@ -31,7 +31,7 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
     recorded = said(project)
     assert not list(project.runs[-1].rglob("*.sqlite*"))
     monkeypatch.delenv("OPENAI_API_KEY")
-    # Whoever opened a socket would reach nothing, and be told.
+    # A test that opens a socket fails.
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     played = project.spread("--t2e-playback=t.jsonl", "--t2e-trials=2")
     played.assert_outcomes(passed=7)
@@ -114,7 +114,7 @@ def test_playback_and_live_runs_take_nothing_from_one_another(
     assert len(live_ones) == 7
     play(project).assert_outcomes(passed=7)
     assert {path: path.read_bytes() for path in live_ones} == live_ones
-    # Were anything taken from there, the damage would be told.
+    # If anything were read from there, the damage would be reported.
     for path in finished.rglob("*.json"):
         path.write_text("{")
     play(project).assert_outcomes(passed=7)

@@ -120,10 +120,10 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(desk: DeskProject, lett
     assert (suite.get("failures"), suite.get("skipped"), suite.get("errors")) == ("2", "0", "0")
     suspected, failed = suite.iter("failure")
     assert suspected.get("message") == "suspected: reward 0.000: 0 of 2 trials passed"
-    fell = "regressed: 2 of 2 passed (user_stop 2) in baseline v0, now 0 of 2 passed (user_stop 2)"
-    assert (fell in (suspected.text or ""), fell in (failed.text or "")) == (True, True)
+    regressed_line = "regressed: 2 of 2 passed (user_stop 2) in baseline v0, now 0 of 2 passed (user_stop 2)"
+    assert (regressed_line in (suspected.text or ""), regressed_line in (failed.text or "")) == (True, True)
     result.stdout.fnmatch_lines(
-        ["=* what broke *=", "desk · close: regressed", "    reward 0.000: *", f"    {fell}"]
+        ["=* what broke *=", "desk · close: regressed", "    reward 0.000: *", f"    {regressed_line}"]
     )
 
 
@@ -195,7 +195,7 @@ def test_a_flag_beyond_the_budget_is_suspected_and_the_reason_is_told(
 
 def test_the_budget_holds_for_all_tasks_together(desk: DeskProject) -> None:
     def fails(task: str, quick: bool, trial: int) -> bool:
-        return quick and trial < 100  # whatever can fail
+        return quick and trial < 100  # those that can fail
 
     with ChatServer(script(fails), latency=0.01) as server:
         baseline(desk, server)

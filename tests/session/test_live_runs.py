@@ -272,7 +272,7 @@ def test_x_stops_every_process(project: DeskProject) -> None:
 def test_faults_lose_no_simulation_and_score_none(
     project: DeskProject, fault: Fault, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the network does: each simulation ends well or as lost, and the counts are the server's."""
+    """With network faults, each simulation ends well or as lost, and the counts are the server's."""
     monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
     project.write("prices.toml", PRICES)
     # A try that is given up though the server had just answered would be counted by one side only.

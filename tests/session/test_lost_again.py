@@ -1,4 +1,4 @@
-"""Simulations that are lost in every attempt: named, and no promotion whatever else was measured."""
+"""Simulations that are lost in every attempt: they are named, and block a promotion."""
 
 import json
 

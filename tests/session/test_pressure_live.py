@@ -15,7 +15,7 @@ from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPla
 from pytest_trace2evolve.utils.resources import has_embedded_model
 from tests.forks import Forks
 from tests.patience import until
-from tests.plugin.test_pressure import HEAD, PressureProject, project, told
+from tests.plugin.test_pressure import HEAD, PressureProject, output_of, project
 
 __all__ = ["project"]
 
@@ -110,7 +110,7 @@ def test_a_spent_budget_skips_and_scores_nothing(few: PressureProject) -> None:
         result = live(few, server, "--t2e-max-tokens=1", "-rs")
     assert result.parseoutcomes().get("failed", 0) == 0
     assert result.parseoutcomes()["skipped"] >= 1
-    assert "token" in told(result)
+    assert "token" in output_of(result)
 
 
 def test_a_refused_key_ends_the_session(few: PressureProject) -> None:
@@ -118,7 +118,7 @@ def test_a_refused_key_ends_the_session(few: PressureProject) -> None:
         result = live(few, server)
         assert server.count.attempts <= 2
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert "rejects model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in told(result)
+    assert "rejects model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in output_of(result)
 
 
 def test_a_lost_simulation_is_no_failure_of_the_agent(
@@ -138,7 +138,7 @@ def test_a_lost_simulation_is_no_failure_of_the_agent(
     with ChatServer(script, faults=FaultPlan({Fault.SERVER_ERROR: 0.97}, seed=3)) as server:
         result = live(few, server, "-rs")
     assert result.parseoutcomes().get("failed", 0) <= 1
-    assert re.search(r"SKIPPED.*was lost", told(result))
+    assert re.search(r"SKIPPED.*was lost", output_of(result))
 
 
 def test_a_recorded_search_plays_back_without_a_key(
@@ -156,7 +156,7 @@ def test_no_key_is_told_before_anything_runs(few: PressureProject, monkeypatch: 
     monkeypatch.delenv("OPENAI_API_KEY")
     result = few.run("--t2e-model=m")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "model 'm' needs a key: set OPENAI_API_KEY" in told(result)
+    assert "model 'm' needs a key: set OPENAI_API_KEY" in output_of(result)
 
 
 def test_a_kept_trace_that_is_damaged_is_named(few: PressureProject) -> None:
@@ -167,7 +167,7 @@ def test_a_kept_trace_that_is_damaged_is_named(few: PressureProject) -> None:
         kept[0].write_text("{}", encoding="utf-8")
         result = live(few, server)
     result.assert_outcomes(passed=3, failed=1)
-    assert "damaged" in told(result)
+    assert "damaged" in output_of(result)
 
 
 @pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet")

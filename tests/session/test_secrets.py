@@ -1,4 +1,4 @@
-"""Planted secrets: whatever an endpoint echoes, none reaches a file, a log, a report or the screen."""
+"""Planted secrets: none that an endpoint echoes reaches a file, a log, a report or the screen."""
 
 import contextlib
 import dataclasses

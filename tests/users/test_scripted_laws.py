@@ -1,4 +1,4 @@
-"""Laws of the scripted customer: whatever an agent says, and for every case and seed."""
+"""Laws of the scripted customer: for every agent, case and seed."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A world made from an MCP server: each session has a process, and whatever goes wrong is one line."""
+"""A world made from an MCP server: each session has a process, and each failure is one line."""
 
 import asyncio
 import importlib.metadata

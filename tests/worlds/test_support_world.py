@@ -90,7 +90,7 @@ def test_an_unknown_domain_names_the_one_there_is() -> None:
 
 
 def shape(tool: ToolSchema) -> tuple[Mapping[str, Any], list[str]]:
-    """Names, types and necessity of a tool's parameters, whatever is said of them."""
+    """Names, types and necessity of a tool's parameters, without their descriptions."""
     types = {
         name: {key: value for key, value in one.items() if key != "description"}
         for name, one in tool.parameters["properties"].items()

@@ -9,7 +9,7 @@ Requests: `import` (import the function), `make` (call it), `run` (the user's ne
 Before it answers `make` or `run`, the child may send `call` events; the parent answers each with a `result`.
 
 A thread reads the requests. When the parent closes its end, or is killed, this thread ends the process and
-everything that the agent started, whatever the agent is doing.
+everything that the agent started, at any time.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ def make_openings(environments: Environments, count: int, content: Content) -> I
         environment = environments.environment(name, EASIEST, content)
         for seed in range(count):
             messages = environment.reset(seed)
-            yield name, next((one.text for one in messages if one.role == "user" and one.text), "")
+            yield name, next((turn.text for turn in messages if turn.role == "user" and turn.text), "")
     cases = list(generate(f"routing/{content.value}", count, content, tuple(PRESSURE)))
     if content is Content.TRAIN:  # whole tasks begin otherwise than an environment's scenarios
         cases += generate("routing", count // 5 * len(FAMILIES), content)

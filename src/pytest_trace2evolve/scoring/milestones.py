@@ -226,7 +226,7 @@ class _Search:
                 self.extend({**assigned, index: (number, -negative)}, total - negative, number)
 
     def _bound(self, index: int) -> list[float]:
-        """The greatest similarity of a milestone at or after each snapshot, whatever its references."""
+        """The greatest similarity of a milestone at or after each snapshot, for any references."""
         constraints = self.graph.milestones[index]
         bounds = [0.0] * (len(self.snapshots) + 1)
         for number in reversed(range(self.first, len(self.snapshots))):

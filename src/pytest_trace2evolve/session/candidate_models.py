@@ -334,7 +334,7 @@ def _capability_owners(base: ModelSettings, adapters: Adapters, labels: Sequence
     # At an endpoint, bases may share a name: of adapters for the same capabilities, the last promoted counts.
     fitting = [adapter for adapter in promoted if _was_trained_on(adapter, base)]
     fitting.sort(key=lambda adapter: (-len(adapter.manifest.environments), adapter.promotion_key))
-    owners = {name: one.name for one in fitting for name in one.manifest.environments if name in labels}
+    owners = {name: item.name for item in fitting for name in item.manifest.environments if name in labels}
     if not owners:
         names = ", ".join(f"{adapter.name} (of {adapter.manifest.base!r})" for adapter in promoted)
         raise AdapterError(

@@ -44,7 +44,7 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitName]:
-    """Yield every split of the project that holds a task, in whatever suite the task was run."""
+    """Yield every split of the project that holds a task, in any suite."""
     for suite, lock in project.lock.suites.items():
         for split, tasks in lock.splits.items():
             if lock.domain != domain or task not in tasks:

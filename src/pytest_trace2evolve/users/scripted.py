@@ -1,7 +1,7 @@
 """The scripted customer, who answers the agent from a script without a model and without memory.
 
 The next message depends only on the script, the seed and the trace, so the same seed and the same agent give
-the same conversation. The conversation always ends, whatever the agent does.
+the same conversation. The conversation ends for every agent.
 """
 
 import random

@@ -1,7 +1,7 @@
 """A scripted user for any domain, who answers from a table of facts and agrees to proposals that fit a goal.
 
 The next message depends only on the script and the trace, so the same agent gets the same conversation. The
-conversation always ends, whatever the agent does.
+conversation ends for every agent.
 """
 
 import functools

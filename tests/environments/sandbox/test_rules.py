@@ -1,4 +1,4 @@
-"""The rules by themselves: what people write passes, what is odd is refused in a line, whatever its size."""
+"""The rules by themselves: ordinary code passes, odd code is rejected in a line, at any size."""
 
 import pytest
 
