@@ -53,7 +53,7 @@ class ActionRun:
 
     def __post_init__(self) -> None:
         declared = load(ACTION)["inputs"]
-        defaults = {name: str(one.get("default", "")) for name, one in declared.items()}
+        defaults = {name: str(item.get("default", "")) for name, item in declared.items()}
         assert set(self.inputs) <= set(defaults)
         self.inputs = {**defaults, **self.inputs}
 
@@ -64,7 +64,7 @@ class ActionRun:
 
     def step(self, name: str) -> subprocess.CompletedProcess[str]:
         """Run one step by its id; its outputs are kept."""
-        (step,) = (one for one in steps(load(ACTION)) if one.get("id") == name)
+        (step,) = (item for item in steps(load(ACTION)) if item.get("id") == name)
         output = self.temp / "output"
         output.write_text("")
         self.step_summary.touch()

@@ -252,9 +252,9 @@ def main(kind: str, requests: socket.socket) -> None:
             _start(json.loads(request), handles, installed)
         for handle in handles:
             os.close(handle)
-        waiting = [one for one in waiting if os.waitpid(one, os.WNOHANG) == (0, 0)] + [child]
-    for one in waiting:
-        os.waitpid(one, 0)
+        waiting = [item for item in waiting if os.waitpid(item, os.WNOHANG) == (0, 0)] + [child]
+    for item in waiting:
+        os.waitpid(item, 0)
 
 
 def _start(request: Mapping[str, Any], handles: list[int], installed: Sequence[str]) -> NoReturn:

@@ -52,7 +52,7 @@ def alive(markdown: str) -> list[str]:
     invisible = re.findall(
         "[\x00-\x09\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]", markdown
     )
-    return found + [f"character {ord(one):x}" for one in invisible]
+    return found + [f"character {ord(item):x}" for item in invisible]
 
 
 def headings(markdown: str) -> int:

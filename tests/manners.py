@@ -67,7 +67,7 @@ class Mannered:
     async def respond(self, history: Sequence[Message]) -> Message:
         """The next thing of the plan for what the customer brought up last; then its last words again."""
         place, since = self._turn(history)
-        own = [one for one in history[since:] if one.role == "assistant"]
+        own = [item for item in history[since:] if item.role == "assistant"]
         plan = list(self._plan(place))
         step = plan[min(len(own), len(plan) - 1)]
         if isinstance(step, str):
@@ -105,7 +105,7 @@ class Mannered:
         yield self._outcome(turns[place])
 
     def _questions(self, turn: Turn) -> Iterator[str]:
-        slots = dict.fromkeys(slot for one in turn.requests for slot in one.details)
+        slots = dict.fromkeys(slot for item in turn.requests for slot in item.details)
         asked = [self._manner.questions[slot] for slot in slots if slot in self._manner.questions]
         yield from ([" ".join(asked)] if asked and self._manner.at_once else asked)
 
@@ -122,7 +122,7 @@ class Mannered:
 
     def _outcome(self, turn: Turn) -> str:
         manner = self._manner
-        answers = " ".join(f"It is {one.answer}." for one in turn.requests if one.answer)
+        answers = " ".join(f"It is {item.answer}." for item in turn.requests if item.answer)
         said = manner.done if turn.has_allowed_request else manner.refused
         if turn.has_allowed_request and turn.has_forbidden_request:
             said = manner.both or f"{manner.refused} {manner.done}"

@@ -83,4 +83,4 @@ class Desk:
     @property
     def kinds(self) -> list[str]:
         """The invariants that are broken, a name for each finding."""
-        return [one.invariant.value for one in self.found]
+        return [item.invariant.value for item in self.found]

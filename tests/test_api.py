@@ -65,7 +65,7 @@ def test_every_simulation_is_reported_before_its_task_and_the_verdict_comes_last
     assert len(decided) == TASKS
     for event in decided:
         assert event.run is not None
-        reported = [one.record for one in simulations[: events.index(event)]]
+        reported = [item.record for item in simulations[: events.index(event)]]
         assert all(record in reported for record in event.run.records)
     assert isinstance(events[-1], VerdictReached)
     assert events[-1].run.decision is not None

@@ -21,7 +21,7 @@ def test_a_file_is_what_was_written(tmp_path: Path) -> None:
     route = probe.router(lambda tokens: torch.tensor([float(tokens[0]), 0.0]))
     shares = {label: round(2.718281828**logprob, 3) for label, logprob in route([1]).items()}
     assert shares == {"reads": 0.667, "adds": 0.0, "none": 0.333}
-    assert [one.name for one in path.parent.iterdir()] == [PROBE_FILE]
+    assert [item.name for item in path.parent.iterdir()] == [PROBE_FILE]
 
 
 def test_what_is_no_router_of_this_base_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pytest_trace2evolve.users.message_parser import parse_message
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
 CANCELS = next(case for case in FROZEN if case.script.family == "missing_order_id")
-WRITES = frozenset(one.name for one in CANCELS.task.actions if not one.name.startswith(("find", "get")))
+WRITES = frozenset(item.name for item in CANCELS.task.actions if not item.name.startswith(("find", "get")))
 
 SCRIPTED = CANCELS.script.model_dump(mode="json")
 REPLIES, TURN = SCRIPTED["replies"], SCRIPTED["turns"][0]
@@ -50,18 +50,20 @@ def test_it_performs_the_gold_actions_in_order() -> None:
     for done, action in enumerate(CANCELS.task.actions):
         message = answers(CANCELS, opened(CANCELS, done), writes=frozenset())
         assert message.tool_calls is not None
-        assert [(one.name, one.arguments) for one in message.tool_calls] == [(action.name, action.arguments)]
+        assert [(item.name, item.arguments) for item in message.tool_calls] == [
+            (action.name, action.arguments)
+        ]
 
 
 def test_before_a_write_it_asks_for_a_yes_once() -> None:
-    [place] = [at for at, one in enumerate(CANCELS.task.actions) if one.name in WRITES]
+    [place] = [at for at, item in enumerate(CANCELS.task.actions) if item.name in WRITES]
     action = CANCELS.task.actions[place]
     trace = opened(CANCELS, place)
     asked = answers(CANCELS, trace)
     assert asked.content == proposal_text(action)
     assert parse_message(asked.content or "").asks_for_confirmation
     written = answers(CANCELS, [*trace, asked, says("Yes.")])
-    assert [one.name for one in written.tool_calls or ()] == [action.name]
+    assert [item.name for item in written.tool_calls or ()] == [action.name]
 
 
 def damaged(**changes: Any) -> Task:

@@ -127,7 +127,7 @@ def coin_script(coin: Coin) -> Script:
             return hotel(request)
         if coin.outcome(request.body) is False:
             return Reply(REFUSAL)
-        messages = [one for one in request.messages if one["role"] != "system"]
+        messages = [item for item in request.messages if item["role"] != "system"]
         return hotel(
             ChatRequest(request.model, [{"role": "system", "content": SKILLED}, *messages], [], request.body)
         )

@@ -149,12 +149,12 @@ def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     present = [path for path in own if path.exists()]
     if len(present) < 2:
         return None
-    one, other = rng.sample(present, k=2)
-    before = {one: one.read_bytes(), other: other.read_bytes()}
-    one.write_bytes(before[other])
-    other.write_bytes(before[one])
+    item, other = rng.sample(present, k=2)
+    before = {item: item.read_bytes(), other: other.read_bytes()}
+    item.write_bytes(before[other])
+    other.write_bytes(before[item])
     ids = tuple(json.loads(data)["id"] for data in before.values())
-    return Edit(before, (one.stem, other.stem), ids=ids)
+    return Edit(before, (item.stem, other.stem), ids=ids)
 
 
 def run_folder(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:

@@ -30,7 +30,7 @@ def text_of(case):
 
 @pytest.mark.parametrize("field", ["first_names", "last_names", "streets", "domains"])
 def test_no_name_is_in_both_contents(field):
-    train, heldout = (getattr(vocabulary(one), field) for one in (TRAIN, HELDOUT))
+    train, heldout = (getattr(vocabulary(entry), field) for entry in (TRAIN, HELDOUT))
     assert not {*map(str.lower, train)} & {*map(str.lower, heldout)}
 
 
@@ -91,7 +91,7 @@ def test_a_store_of_any_size_fits_together():
             assert item["item_id"] in tables["products"][item["product_id"]]["variants"]
         paid = order["payment_history"][0]["amount"]
         assert paid == round(sum(item["price"] for item in order["items"]), 2)
-    listed = Counter(one for user in tables["users"].values() for one in user["orders"])
+    listed = Counter(entry for user in tables["users"].values() for entry in user["orders"])
     assert set(listed) == set(tables["orders"])
     assert set(listed.values()) == {1}
 

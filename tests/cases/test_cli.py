@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_told_with_its_cause(
     (folder / "dangling").symlink_to("nowhere")
     assert generate("--count", "1", "--out", out) == 2
     assert capsys.readouterr().err == f"trace2evolve: {message}\n"
-    assert sorted(one.name for one in folder.rglob("*")) == ["dangling", "file", "folder"]
+    assert sorted(item.name for item in folder.rglob("*")) == ["dangling", "file", "folder"]
     assert (folder / "file").read_text() == "kept"
 
 
@@ -87,7 +87,7 @@ def test_a_case_that_cannot_be_run_is_one_problem_and_the_next_is_checked(
     for user in tables["users"].values():
         del user["payment_methods"]
     tables["orders"] = "none"
-    (folder / "bad.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (damaged, whole)))
+    (folder / "bad.jsonl").write_text("".join(json.dumps(item) + "\n" for item in (damaged, whole)))
     capsys.readouterr()
     assert main(["cases", "check", "bad.jsonl"]) == 1
     first, last = capsys.readouterr().out.splitlines()
@@ -109,7 +109,7 @@ def broken_file(folder: Path) -> Path:
     trivial["evaluation_criteria"]["reward_basis"] = ["COMMUNICATE"]
     mixed["user_scenario"]["script"]["replies"]["wait"] = ["One moment.\nVery well."]
     path = folder / "broken.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in (whole, unsolvable, trivial, mixed)))
+    path.write_text("".join(json.dumps(item) + "\n" for item in (whole, unsolvable, trivial, mixed)))
     return path
 
 
@@ -133,14 +133,14 @@ def test_a_file_is_listed_and_a_case_told_in_full(capsys: pytest.CaptureFixture[
     listed = capsys.readouterr().out
     cases = read_cases(FROZEN)
     assert all(case.id in listed for case in cases)
-    case = next(one for one in cases if len(one.script.turns) > 1)
+    case = next(item for item in cases if len(item.script.turns) > 1)
     assert main(["cases", "show", str(FROZEN), case.id]) == 0
     shown = capsys.readouterr().out
     for turn in case.script.turns:
         assert turn.says in shown
     for action in case.task.actions:
         assert f"{action.name}(" in shown
-    (user_id,) = (one for one in case.script.turns[0].requests[0].about if "_" in one)
+    (user_id,) = (item for item in case.script.turns[0].requests[0].about if "_" in item)
     assert f"* {user_id}" in shown
 
 

@@ -117,9 +117,9 @@ def test_what_the_policy_allows(state, wish, refusal):
 
 
 def test_what_was_done_counts_for_what_is_asked_next():
-    one = expert()
-    assert one.resolve(swap(MODIFY, "i2")).refusal == ""
-    again = one.resolve(CANCEL)
+    entry = expert()
+    assert entry.resolve(swap(MODIFY, "i2")).refusal == ""
+    again = entry.resolve(CANCEL)
     assert again.refusal == "the order is pending (item modified)"
     assert again.actions == ()  # nothing has to be read twice
 

@@ -44,9 +44,9 @@ def test_each_policy_gets_its_figures_with_intervals(
             *("false-promote", "false-discard", "A/A promoted", "power")
         }
         assert all(rate["low"] <= rate["estimate"] <= rate["high"] for rate in policy["rates"])
-        assert {sum((one["promote"], one["inconclusive"], one["discard"])) for one in policy["counts"]} == {
-            60
-        }
+        assert {
+            sum((item["promote"], item["inconclusive"], item["discard"])) for item in policy["counts"]
+        } == {60}
     at = {name: {(rate["what"], rate["goal"], rate["effect"]): rate["estimate"] for rate in policy["rates"]}
           for name, policy in found["policies"].items()}  # fmt: skip
     assert at["strict"]["false-discard", "hold", 0.0] > 0.9, "it discards an agent against itself"

@@ -45,13 +45,13 @@ def timed(simulation: Json, **fields: Any) -> None:
 
 COPIES: dict[str, tuple[Callable[[Json], Json], str]] = {
     "a new id": (again, "are both trial "),
-    "a new trial": (lambda one: again(one, trial=7), "have the same messages"),
-    "no trial": (lambda one: again(one, trial=None), "have the same messages"),
+    "a new trial": (lambda item: again(item, trial=7), "have the same messages"),
+    "no trial": (lambda item: again(item, trial=None), "have the same messages"),
     "another seed and reward": (
-        lambda one: again(one, trial=7, seed=5, reward_info=None),
+        lambda item: again(item, trial=7, seed=5, reward_info=None),
         "the same messages",
     ),
-    "other messages": (lambda one: again(one, messages=one["messages"][:-1]), "are both trial "),
+    "other messages": (lambda item: again(item, messages=item["messages"][:-1]), "are both trial "),
 }
 
 REMEDIES = {

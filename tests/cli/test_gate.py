@@ -31,7 +31,7 @@ def test_score_prints_the_documented_json(
     (file,) = json.loads(capsys.readouterr().out)["files"]
     assert set(file) == {"path", "domain", "simulations", "metrics"}
     assert file["domain"] == "desk"
-    simulation = next(one for one in file["simulations"] if one["task_id"] == "close")
+    simulation = next(item for item in file["simulations"] if item["task_id"] == "close")
     assert simulation["reward"] == simulation["recorded_reward"] == 1.0
     assert simulation["status"] == "measured"
     assert simulation["components"] == {"DB": 1.0, "ENV_ASSERTION": 1.0, "COMMUNICATE": 1.0, "ACTION": 1.0}

@@ -39,7 +39,7 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
     assert shown[-1].startswith("recorded as ledger entry ")
     assert command("ledger").returncode == 0
     (repair,) = [
-        one for one in Ledger(damaged.root / "ledger").read().entries_by_time if isinstance(one, Repair)
+        item for item in Ledger(damaged.root / "ledger").read().entries_by_time if isinstance(item, Repair)
     ]
     assert (len(repair.problems), repair.lost) == (1, 1)
     assert list(repair.files.values()) == [None]

@@ -61,7 +61,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             inner.update(node.values)
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and node not in inner:
-            parts = [str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values]
+            parts = [str(item.value) if isinstance(item, ast.Constant) else "{}" for item in node.values]
             yield node.lineno, "".join(parts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
             yield node.lineno, node.value

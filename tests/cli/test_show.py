@@ -98,7 +98,7 @@ def test_every_sealed_split_that_holds_the_task_is_told(
     project.lock()
     _, lines, _ = shown(capsys, run.name, "close")
     assert lines[:2] == [
-        f"recorded in the ledger: this access to {one}" for one in ("desk::heldout", "other::transfer")
+        f"recorded in the ledger: this access to {item}" for item in ("desk::heldout", "other::transfer")
     ]
     _, lines, _ = shown(capsys, run.name, "idle")
     assert lines[0] == "recorded in the ledger: this access to other::heldout"
@@ -124,7 +124,7 @@ def test_what_is_not_there_is_one_line(
     message: str,
 ) -> None:
     project.run("--candidate=v0", "--t2e-gate=off")
-    status, lines, error = shown(capsys, *(run.name if one == "RUN" else one for one in arguments))
+    status, lines, error = shown(capsys, *(run.name if item == "RUN" else item for item in arguments))
     assert (status, lines) == (2, [])
     assert message.replace("RUN", run.name) in error
     assert len(error.splitlines()) == 1
@@ -168,8 +168,8 @@ def test_hostile_names_in_an_error_are_inert_too(
     path = plain_file(run, tmp_path / "runs.json")
     record = json.loads(path.read_text(encoding="utf-8"))
     for part, key in (("tasks", "id"), ("simulations", "task_id")):
-        for one in record[part]:
-            one[key] = f"\x1b[2J {one[key]}"
+        for item in record[part]:
+            item[key] = f"\x1b[2J {item[key]}"
     path.write_text(json.dumps(record), encoding="utf-8")
     error = shown(capsys, str(path), "zzz")[2]
     assert "nearest are \\x1b[2J " in error

@@ -93,7 +93,7 @@ def lasting(value: Any) -> Any:
 def measured(done: Run) -> dict[str, tuple[int, int, float | None]]:
     """Simulations, measured ones and the reward of each split."""
     metrics = done.outcomes[0].metrics
-    return {name: (one.simulations, one.measured, one.reward) for name, one in metrics.items()}
+    return {name: (entry.simulations, entry.measured, entry.reward) for name, entry in metrics.items()}
 
 
 def test_a_run_on_a_cluster_is_equal_to_a_local_one(cluster: Any, project: DeskProject) -> None:

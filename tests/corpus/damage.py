@@ -273,7 +273,7 @@ def _changed_text(text: str, draw: random.Random) -> str:
     place = draw.choice(with_value)
     name, sign, _ = re.split(r"([=:])", f"{lines[place]}=", maxsplit=1)
     values = (
-        *(repr(one).replace("'", '"') for one in VALUES),
+        *(repr(item).replace("'", '"') for item in VALUES),
         "[" * 90 + "]" * 90,
         "0x" + "f" * 20,
         "'''",

@@ -245,7 +245,7 @@ def _priced(path: Path) -> object:
 def _joined(run: Path) -> bytes:
     record = json.loads((run / "results.json").read_text())
     record["simulations"] = [
-        json.loads(one.read_text()) for one in sorted((run / "simulations").glob("*.json"))
+        json.loads(item.read_text()) for item in sorted((run / "simulations").glob("*.json"))
     ]
     return json.dumps(record).encode()
 

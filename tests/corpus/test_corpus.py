@@ -36,12 +36,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.timeout(1800)
 def test_the_corpus_is_large_and_ends_in_one_line_each(found: list[dict[str, Any]]) -> None:
     assert len(found) > 300
-    wrong = [f"{one['name']}: {one['wrong']} {one['status']}" for one in found if one.get("wrong")]
+    wrong = [f"{item['name']}: {item['wrong']} {item['status']}" for item in found if item.get("wrong")]
     assert wrong == []
 
 
 @pytest.mark.timeout(1800)
 def test_no_file_takes_long_or_much_memory(found: list[dict[str, Any]]) -> None:
     *files, memory = found
-    assert [one["name"] for one in files if one["cpu"] > MOST_SECONDS] == []
+    assert [item["name"] for item in files if item["cpu"] > MOST_SECONDS] == []
     assert memory["peak"] < MOST_BYTES

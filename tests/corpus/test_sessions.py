@@ -22,7 +22,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskP
 
 def refusal(project: DeskProject, *arguments: str) -> str:
     """The one line with which a session ends."""
-    asked = set(LIVE) & set(arguments) or any("--t2e-results" in one for one in arguments)
+    asked = set(LIVE) & set(arguments) or any("--t2e-results" in item for item in arguments)
     run = project.pytester.runpytest_inprocess if asked else project.run
     result = run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -133,8 +133,8 @@ def test_a_link_to_itself_ends_a_session_in_one_line(project: DeskProject, optio
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(path.name)
+    with socket.socket(socket.AF_UNIX) as item:
+        item.bind(path.name)
 
 
 NO_FILES = {

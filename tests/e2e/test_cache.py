@@ -28,20 +28,20 @@ def test_cached_answers_are_not_asked_for_again(project: DeskProject) -> None:
         assert not any("cached" in message for message in made)
         taken = models_messages(project)
         assert all(message["cached"] for message in taken)
-        usage = [sorted(json.dumps(one["usage"]) for one in messages) for messages in (made, taken)]
+        usage = [sorted(json.dumps(item["usage"]) for item in messages) for messages in (made, taken)]
         assert usage[0] == usage[1]
 
 
 def test_the_cache_does_not_mix_endpoints_trials_or_seeds(project: DeskProject) -> None:
-    with ChatServer(SOLVED) as one, ChatServer(SOLVED) as other:
-        live(project, one, "--t2e-cache", ONE)
-        served = one.count.served
+    with ChatServer(SOLVED) as item, ChatServer(SOLVED) as other:
+        live(project, item, "--t2e-cache", ONE)
+        served = item.count.served
         live(project, other, "--t2e-cache", ONE)
         assert other.count.served == served
-        live(project, one, "--t2e-cache", "--t2e-trials=2", "--t2e-fresh", ONE)
-        assert one.count.served == 2 * served
-        live(project, one, "--t2e-cache", "--t2e-seed=0", ONE)
-        assert one.count.served == 3 * served
+        live(project, item, "--t2e-cache", "--t2e-trials=2", "--t2e-fresh", ONE)
+        assert item.count.served == 2 * served
+        live(project, item, "--t2e-cache", "--t2e-seed=0", ONE)
+        assert item.count.served == 3 * served
 
 
 @pytest.mark.parametrize(

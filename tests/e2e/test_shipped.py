@@ -33,7 +33,7 @@ def test_the_wheel_takes_in_all_that_ships_and_that_there_is() -> None:
 def test_a_source_distribution_holds_what_its_wheel_needs() -> None:
     include = TARGETS["sdist"]["include"]
     for part in shipped.TEMPLATE_PARTS:
-        assert any(part == one or part.startswith(f"{one}/") for one in include), part
+        assert any(part == item or part.startswith(f"{item}/") for item in include), part
 
 
 def test_the_workflow_installs_this_version() -> None:
@@ -117,6 +117,6 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
         *("-m", "synthetic", "--t2e-gate=off", "--t2e-run-folder", "run"),
     )
     rewards = [
-        one.reward_info["reward"] for one in read_results(project / "run").simulations if one.reward_info
+        item.reward_info["reward"] for item in read_results(project / "run").simulations if item.reward_info
     ]
     assert rewards == [1.0] * 84

@@ -83,16 +83,16 @@ def test_a_recorded_run_and_a_cassette_end_as_they_did(
     before, after = (
         heldout(folder) for folder in (WRITTEN / "runs/live", *project.glob(".trace2evolve/runs/*"))
     )
-    assert [one["id"] for one in after] == [one["id"] for one in before]
-    assert [(one["status"], one["estimate"], one["p"]) for one in after] == [
-        (one["status"], one["estimate"], one["p"]) for one in before
+    assert [item["id"] for item in after] == [item["id"] for item in before]
+    assert [(item["status"], item["estimate"], item["p"]) for item in after] == [
+        (item["status"], item["estimate"], item["p"]) for item in before
     ]
 
 
 def heldout(run: Path) -> list[dict[str, Any]]:
     """The checks of the split that decided."""
     verdicts = json.loads((run / "verdict.json").read_bytes())["suites"]["support"]["verdicts"]
-    checks: list[dict[str, Any]] = next(one["checks"] for one in verdicts if one["split"] == "heldout")
+    checks: list[dict[str, Any]] = next(item["checks"] for item in verdicts if item["split"] == "heldout")
     return checks
 
 

@@ -78,9 +78,9 @@ def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
         ["*0 of 4 trials passed*", "the agent raised KeyError", "*hotel/agent.py*in answer*"]
     )
     simulations = hotel.simulations()
-    assert {one.termination_reason for one in simulations} == {"agent_error"}
-    assert {(one.reward_info or {})["reward"] for one in simulations} == {0.0}
-    errors = [one.agent_error for one in simulations]
+    assert {item.termination_reason for item in simulations} == {"agent_error"}
+    assert {(item.reward_info or {})["reward"] for item in simulations} == {0.0}
+    errors = [item.agent_error for item in simulations]
     assert {error and error.text for error in errors} == {"KeyError: 'B-1077'"}
     assert all(error and error.frames for error in errors)
     text = result.stdout.str()
@@ -100,7 +100,7 @@ def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject, raised: str,
     result.stdout.fnmatch_lines(
         [f"*the code of its user cannot be identified (the factory of its agent raised {error})*"]
     )
-    assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
+    assert {item.termination_reason for item in hotel.simulations()} == {"agent_error"}
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject, raised: str,
 def test_an_odd_exception_of_the_agent_is_told_apart(hotel: HotelProject, raised: str, reason: str) -> None:
     hotel.replace("hotel/agent.py", "plan = Planner(", f"raise {raised}\n        plan = Planner(")
     result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
-    assert {one.termination_reason for one in hotel.simulations()} == {reason}
+    assert {item.termination_reason for item in hotel.simulations()} == {reason}
     assert result.ret == (1 if reason == "agent_error" else 10)
     assert "\x1b" not in result.stdout.str()
-    assert all(len(one.error_text) < 2_100 for one in hotel.simulations())
+    assert all(len(item.error_text) < 2_100 for item in hotel.simulations())
 
 
 def test_an_agent_and_its_user_name_themselves(hotel: HotelProject) -> None:

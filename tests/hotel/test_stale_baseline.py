@@ -84,5 +84,5 @@ def test_a_guard_names_the_contradiction(hotel: HotelProject, monkeypatch: pytes
     monkeypatch.setenv("HOTEL_DOWN", "carla@")
     text = report(hotel.run("suites", "--candidate=v7", "--t2e-goal=no-regression"))
     assert "? harm suspected: 8 of 8 recorded trials of the baseline passed, but 0 of 16 fresh ones" in text
-    splits = {one["split"]: one["verdict"] for one in hotel.verdict["suites"]["guarded"]["verdicts"]}
+    splits = {item["split"]: item["verdict"] for item in hotel.verdict["suites"]["guarded"]["verdicts"]}
     assert splits == {"heldout": "inconclusive", "transfer": "inconclusive"}

@@ -263,10 +263,10 @@ def test_the_same_holds_for_agents_of_frameworks(
             pytest.skip(f"{package} is not installed")
     story = new.copy(tmp_path / "hotel")
     (story.root / "app/bot.py").write_text(text, encoding="utf-8")
-    one = "--t2e-concurrency=1"  # each process imports the framework
-    story.save("v0", one)
-    gained = story.gate("v1", one)
+    item = "--t2e-concurrency=1"  # each process imports the framework
+    story.save("v0", item)
+    gained = story.gate("v1", item)
     assert gained["verdict"] == "promote", gained["text"]
     story.candidate("v5", "v0", "prompt: prompts/v0.md", f"model: {LARGE}")
-    swapped = story.gate("v5", one)
+    swapped = story.gate("v5", item)
     assert swapped["verdict"] == "promote", swapped["text"]

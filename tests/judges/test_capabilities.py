@@ -36,7 +36,7 @@ def answer(*labels: tuple[str, str, int | None]) -> str:
 
 def test_good_answers_become_labels() -> None:
     found = read_labels(answer(("asking", "na", None), ("reading", "lacking", 2)), "t", TRACE, SKILLS)
-    assert [(one.capability, one.presence, one.message) for one in found] == [
+    assert [(item.capability, item.presence, item.message) for item in found] == [
         ("reading", Presence.LACKING, 2),
         ("asking", Presence.NA, None),
     ]
@@ -65,7 +65,7 @@ def test_good_answers_become_labels() -> None:
 )
 def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None, why: str) -> None:
     found = read_labels(content, "t", TRACE, SKILLS[:1])
-    assert [(one.capability, one.presence, one.message) for one in found] == [
+    assert [(item.capability, item.presence, item.message) for item in found] == [
         ("reading", Presence.LOST, None)
     ]
     assert why in found[0].why

@@ -78,7 +78,7 @@ def test_a_tool_model_works(tool_model: str, tmp_path: Path, monkeypatch: pytest
     run = evaluate(project, tasks=tasks, model="pocket", base_url=tool_model, **options)
     traces = [json.loads(path.read_text()) for path in run.plan.run_folder.glob("simulations/*.json")]
     assert len(traces) == len(by_capability)
-    results = [message for one in traces for message in one["messages"] if message["role"] == "tool"]
+    results = [message for item in traces for message in item["messages"] if message["role"] == "tool"]
     assert any(not message["error"] for message in results)
     assert run.outcomes[0].metrics["discovery"].reward > 0
 

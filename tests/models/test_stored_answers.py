@@ -84,24 +84,24 @@ def test_keys_depend_on_content_and_trial(request: dict[str, Any], trial: int, o
 )
 def test_everything_a_model_sees_is_in_its_key(change: dict[str, Any]) -> None:
     keys = {
-        RequestKeys(one).key(ASK, [TOOL], 0) for one in (SETTINGS, dataclasses.replace(SETTINGS, **change))
+        RequestKeys(item).key(ASK, [TOOL], 0) for item in (SETTINGS, dataclasses.replace(SETTINGS, **change))
     }
     assert len(keys) == 2
 
 
 def test_secrets_are_in_no_key_and_endpoints_only_in_those_of_caches() -> None:
-    one = RequestKeys(SETTINGS)
+    item = RequestKeys(SETTINGS)
     other = RequestKeys(
         dataclasses.replace(
             SETTINGS, base_url="http://me:secret@other/v1", extra_body={"top_k": 1, "api_key": "other"}
         )
     )
-    key = one.key(ASK, [TOOL], 0)
+    key = item.key(ASK, [TOOL], 0)
     assert key == other.key(ASK, [TOOL], 0)
-    assert one.endpoint_key(key) != other.endpoint_key(key)
+    assert item.endpoint_key(key) != other.endpoint_key(key)
     without_user = dataclasses.replace(SETTINGS, base_url="http://other/v1")
     assert RequestKeys(without_user).endpoint_key(key) == other.endpoint_key(key)
-    assert len({one.key(ASK, [TOOL], 0), one.key(ASK, [], 0), one.key([], [TOOL], 0)}) == 3
+    assert len({item.key(ASK, [TOOL], 0), item.key(ASK, [], 0), item.key([], [TOOL], 0)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class DeskProject:
 
     def spread(self, *arguments: str) -> pytest.RunResult:
         """A session in this process, or where it has workers of its own, in another."""
-        apart = any(one.startswith("-n") and one != "-n0" for one in arguments)
+        apart = any(item.startswith("-n") and item != "-n0" for item in arguments)
         run = self.pytester.runpytest_subprocess if apart else self.pytester.runpytest_inprocess
         return run(*arguments)
 
@@ -145,7 +145,7 @@ class DeskProject:
         if change is not None:
             change(record)
         record["provenance"] |= provenance
-        record["provenance"] = {key: one for key, one in record["provenance"].items() if one is not None}
+        record["provenance"] = {key: item for key, item in record["provenance"].items() if item is not None}
         path.write_text(json.dumps(record), encoding="utf-8")
         shutil.rmtree(self.root / "ledger", ignore_errors=True)
 

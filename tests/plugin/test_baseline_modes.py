@@ -132,8 +132,8 @@ def test_new_only_adds_what_is_lacking_and_keeps_the_rest(project: DeskProject) 
     )
     assert result.ret == pytest.ExitCode.OK
     new = saved(project)
-    assert {one.id for one in old.simulations} < {one.id for one in new.simulations}
-    assert {one.task_id for one in new.simulations} - {one.task_id for one in old.simulations} == {
+    assert {item.id for item in old.simulations} < {item.id for item in new.simulations}
+    assert {item.task_id for item in new.simulations} - {item.task_id for item in old.simulations} == {
         "look",
         "free",
     }
@@ -157,7 +157,7 @@ def test_new_only_leaves_out_tasks_that_were_not_measured(
     save(project, "new-only", "-m", "discovery").stdout.fnmatch_lines(
         ["*baseline grown, 2 tasks added (task free not added: not all trials were measured): *"]
     )
-    assert "free" not in {one.task_id for one in saved(project).simulations}
+    assert "free" not in {item.task_id for item in saved(project).simulations}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject
     project.write("suites/desk.toml", SMALL)
     project.lock()
     found: dict[str, dict[str, Any]] = {
-        one["name"]: one for one in json.loads(command("baseline", "list", "--json").stdout)["baselines"]
+        item["name"]: item for item in json.loads(command("baseline", "list", "--json").stdout)["baselines"]
     }
     assert found["v0"]["replaces"] == first == found["before"]["digest"]
     assert found["v0"]["replaces_name"] == "before"
@@ -248,9 +248,9 @@ def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject
     text = " ".join(command("baseline", "list").stdout.split())
     assert "baselines/desk/v0.json: lock stale: lock '" in text
     project.write("suites/suites.lock", '{"schema_version":1,"suites":{}}')
-    assert {one["lock"] for one in json.loads(command("baseline", "list", "--json").stdout)["baselines"]} == {
-        "none"
-    }
+    assert {
+        item["lock"] for item in json.loads(command("baseline", "list", "--json").stdout)["baselines"]
+    } == {"none"}
 
 
 def test_a_damaged_baseline_is_listed_and_named(project: DeskProject, command: Command) -> None:

@@ -101,10 +101,10 @@ def test_a_declaration_is_a_part_of_the_candidate(project: DeskProject) -> None:
     path = project.root / "candidates/v1.md"
     plain = read_candidate(path)
     declares(project, "v1", "v0", "model, agent")
-    one = read_candidate(path)
+    item = read_candidate(path)
     declares(project, "v1", "v0", "agent, model")
-    assert (one.changes, one.digest) == (("model", "agent"), read_candidate(path).digest)
-    assert one.digest != plain.digest
+    assert (item.changes, item.digest) == (("model", "agent"), read_candidate(path).digest)
+    assert item.digest != plain.digest
     declares(project, "v3", "v0", "shoes")
     result = project.run("--candidate=v3")
     result.stderr.fnmatch_lines(["ERROR: *v3.md: changes.0: Input should be 'agent', 'model' or *"])
@@ -120,8 +120,8 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
     (suite,) = json.loads((project.root / "s.json").read_text(encoding="utf-8"))["suites"]
     assert suite["compared"]["candidate"]["agent"] == "listed"
     found = {
-        one.get("name"): one.get("value")
-        for one in ElementTree.parse(project.root / "junit.xml").iter("property")
+        item.get("name"): item.get("value")
+        for item in ElementTree.parse(project.root / "junit.xml").iter("property")
     }
     assert found["trace2evolve.desk.baseline_agent"] == "agent listed; user gold"
     assert found["trace2evolve.desk.candidate_agent"] == "agent listed; user gold"

@@ -119,7 +119,7 @@ def test_commands_know_a_world_of_the_conftest(
     expected: str,
 ) -> None:
     root = measured.root
-    given = [str(root / one) if one in ("v0", "v1") and place != "root" else one for one in arguments]
+    given = [str(root / item) if item in ("v0", "v1") and place != "root" else item for item in arguments]
     if place == "elsewhere":
         done = command("--root", str(root), *given, folder=tmp_path_factory.mktemp("elsewhere"))
     else:
@@ -329,7 +329,7 @@ def test_an_environment_of_the_conftest_is_admitted(project: DeskProject, comman
     project.write("pytest.ini", INI)
     listed = command("environment", "list", "--json")
     assert listed.stderr == ""
-    assert "mine" in {one["capability"] for one in json.loads(listed.stdout)}
+    assert "mine" in {item["capability"] for item in json.loads(listed.stdout)}
     asked = ("environment", "check", "mine", "--seeds", "20", "--json")
     checked = command(*asked, folder=project.root / "suites")
     [report] = json.loads(checked.stdout)

@@ -65,7 +65,7 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     assert judged(project, "v2").ret == 10
     verdict = json.loads((project.runs[-2] / "verdict.json").read_text())
     assert verdict["verdict"] == "inconclusive"
-    (guard,) = [one for one in verdict["suites"]["desk"]["verdicts"] if one["split"] == "transfer"]
+    (guard,) = [item for item in verdict["suites"]["desk"]["verdicts"] if item["split"] == "transfer"]
     assert (guard["verdict"], guard["guard"]) == ("inconclusive", "harm suspected")
 
 

@@ -44,7 +44,7 @@ def pytest_terminal_summary(terminalreporter):
 
 def forbidden(text: str) -> list[str]:
     steer = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-    found = [one for one in text if one not in "\n\t" and unicodedata.category(one) in steer]
+    found = [item for item in text if item not in "\n\t" and unicodedata.category(item) in steer]
     return found + re.findall(r"(?m)^\s*::|##\[", text)
 
 
@@ -96,9 +96,11 @@ def test_junit_holds_no_command_to_a_runner(project: DeskProject) -> None:
     text = (project.root / "junit.xml").read_text(encoding="utf-8")
     assert forbidden(text) == []
     elements = list(ET.fromstring(text).iter())
-    texts = [value for one in elements for value in (one.text or "", one.tail or "", *one.attrib.values())]
-    assert sum("set-output" in one for one in texts) >= 3
-    assert [one for one in texts if forbidden(one) or "::error::" in one] == []
+    texts = [
+        value for item in elements for value in (item.text or "", item.tail or "", *item.attrib.values())
+    ]
+    assert sum("set-output" in item for item in texts) >= 3
+    assert [item for item in texts if forbidden(item) or "::error::" in item] == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_junit_holds_no_command_to_a_runner(project: DeskProject) -> None:
     ids=["candidate", "baseline", "suite", "agent", "replay", "gate"],
 )
 def test_a_usage_error_is_one_harmless_line(project: DeskProject, arguments: list[str]) -> None:
-    done = project.spawn(*[one.replace("\x00", "") for one in arguments])
+    done = project.spawn(*[item.replace("\x00", "") for item in arguments])
     assert done.ret == 4
     assert forbidden(done.stdout.str() + done.stderr.str()) == []
     [line] = [line for line in done.stderr.lines if line.strip()]

@@ -57,11 +57,11 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     )
     result.stdout.no_fnmatch_line("discovery: invariants*")
     folder = ruled.runs[-1]
-    records = {one.task_id: one for one in read_evidence(folder / "evidence/desk.json").simulations}
+    records = {item.task_id: item for item in read_evidence(folder / "evidence/desk.json").simulations}
     assert records["note"].invariants == {"authentication": 1, "collateral_change": 0}
     assert records["idle"].invariants == {"collateral_change": 0}
     stored = [json.loads(path.read_text()) for path in folder.glob("**/simulations/*.json")]
-    own = {one["task_id"]: one["info"]["trace2evolve"].get("invariants") for one in stored}
+    own = {item["task_id"]: item["info"]["trace2evolve"].get("invariants") for item in stored}
     assert own["idle"] is None
     why = "get_ticket of 'T1' before any customer was identified"
     assert own["note"] == [{"invariant": "authentication", "message": 2, "why": why}]
@@ -90,5 +90,5 @@ def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
     assert main(["score", file, "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)["files"]
     assert scored["metrics"]["invariants"]["broke"] == 28
-    found = next(one for one in scored["simulations"] if one["task_id"] == "72")["invariants"]
+    found = next(item for item in scored["simulations"] if item["task_id"] == "72")["invariants"]
     assert found == [{"invariant": "promises", "message": 25}]

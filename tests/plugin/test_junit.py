@@ -28,13 +28,13 @@ Told = dict[str, str]
 def properties(element: ET.Element) -> Told:
     """The properties right under an element, without our prefix."""
     found = element.findall("properties/property")
-    return {one.attrib["name"].removeprefix("trace2evolve."): one.attrib["value"] for one in found}
+    return {item.attrib["name"].removeprefix("trace2evolve."): item.attrib["value"] for item in found}
 
 
 def read(project: DeskProject) -> tuple[Told, dict[str, Told]]:
     """The properties of the run, and those of each task."""
     (suite,) = ET.parse(project.root / "junit.xml").getroot()
-    return properties(suite), {one.attrib["name"]: properties(one) for one in suite.findall("testcase")}
+    return properties(suite), {item.attrib["name"]: properties(item) for item in suite.findall("testcase")}
 
 
 def test_junit_tells_verdict_and_figures(project: DeskProject) -> None:
@@ -88,7 +88,7 @@ def test_a_live_run_tells_calls_and_tokens(project: DeskProject, monkeypatch: py
             "--t2e-model=m", f"--t2e-base-url={server.base_url}", "--t2e-trials=2", "--junitxml=junit.xml"
         )
     _, tasks = read(project)
-    assert sum(int(one["calls"]) for one in tasks.values()) == server.count.served
+    assert sum(int(item["calls"]) for item in tasks.values()) == server.count.served
     tokens = server.count.prompt_tokens + server.count.completion_tokens
-    assert sum(int(one["tokens"]) for one in tasks.values()) == tokens
-    assert sum(float(one["cost"]) for one in tasks.values()) == pytest.approx(tokens / 1000, rel=1e-4)
+    assert sum(int(item["tokens"]) for item in tasks.values()) == tokens
+    assert sum(float(item["cost"]) for item in tasks.values()) == pytest.approx(tokens / 1000, rel=1e-4)

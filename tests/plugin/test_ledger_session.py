@@ -34,7 +34,7 @@ def test_a_whole_run_that_decides_is_written_down(project: DeskProject) -> None:
     project.after("--candidate=v1")
     (entry,) = evaluations(project)
     assert (entry.suite, entry.split, entry.run) == ("desk", "heldout", project.runs[-1].name)
-    assert (entry.candidate.id, [one.id for one in entry.ancestors]) == ("v1", ["v0"])
+    assert (entry.candidate.id, [item.id for item in entry.ancestors]) == ("v1", ["v0"])
     assert (entry.baseline.id, entry.policy, entry.goal) == ("v0", "strict", Goal.IMPROVE)
     assert (entry.decision, entry.label, entry.look) == (Decision.PROMOTE, Label.CLEAN, 1)
     assert (entry.trials, entry.alpha, entry.repeats) == (1, None, None)
@@ -45,12 +45,12 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
     for name in ("v1", "v2", "v1"):
         project.run(f"--candidate={name}", "--t2e-baseline=v0")
     first, second, third = evaluations(project)
-    assert [one.look for one in (first, second, third)] == [1, 2, 1]
-    assert [one.repeats for one in (first, second, third)] == [None, None, first.name]
+    assert [item.look for item in (first, second, third)] == [1, 2, 1]
+    assert [item.repeats for item in (first, second, third)] == [None, None, first.name]
     known = Ledger(project.root / "ledger").read().entries
     left = known[third.parents[0]]
     drawn = known[left.parents[0]]
-    assert [(one.kind, one.run) for one in (left, drawn)] == [("traces", third.run), ("draw", third.run)]
+    assert [(item.kind, item.run) for item in (left, drawn)] == [("traces", third.run), ("draw", third.run)]
     assert drawn.parents == (second.name,)
 
 
@@ -283,9 +283,9 @@ def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProje
     assert lucky.ret == 10
     lucky.stdout.fnmatch_lines(["*recorded: INCONCLUSIVE on *; now: PROMOTE; the worse of the two counts;*"])
     first, second, third = evaluations(project)
-    assert [one.repeats for one in (first, second, third)] == [None, first.name, second.name]
-    assert [one.decision.value for one in (first, second, third)] == ["promote", *["inconclusive"] * 2]
-    assert len({one.alpha for one in (first, second, third)}) == 1
+    assert [item.repeats for item in (first, second, third)] == [None, first.name, second.name]
+    assert [item.decision.value for item in (first, second, third)] == ["promote", *["inconclusive"] * 2]
+    assert len({item.alpha for item in (first, second, third)}) == 1
     assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
 
 
@@ -320,15 +320,15 @@ def test_more_trials_continue_a_test_and_spend_no_other(
         ["*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *a run with more than 4 trials a task continues *"]
     )
     entries = evaluations(project)
-    assert [(one.look, one.analysis, one.trials) for one in entries] == [
+    assert [(item.look, item.analysis, item.trials) for item in entries] == [
         (1, 1, 1),
         (1, 2, 2),
         (1, 3, 4),
         (1, 3, 4),
     ]
-    assert len({one.baseline.digest for one in entries}) == 3
-    assert len({one.baseline_identity for one in entries}) == 1
-    assert [one.repeats for one in entries] == [None, None, None, entries[2].name]
+    assert len({item.baseline.digest for item in entries}) == 3
+    assert len({item.baseline_identity for item in entries}) == 1
+    assert [item.repeats for item in entries] == [None, None, None, entries[2].name]
     _, lines, _ = output_of(project, capsys)
     lines = [line for line in lines if " was drawn · " not in line]
     assert "test 1, analysis 2 (2 trials), level 0.0057, policy calibrated" in lines[2]
@@ -347,4 +347,4 @@ def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject)
     assert "analysis" not in (folder / f"{before.name}.json").read_text(encoding="utf-8")
     project.run("--candidate=v1").stdout.fnmatch_lines(["*recorded: PROMOTE on *; now: PROMOTE; *"])
     project.after("--candidate=v2", "--t2e-baseline=v0")
-    assert [(one.look, one.analysis) for one in evaluations(project)] == [(1, None), (1, None), (2, 1)]
+    assert [(item.look, item.analysis) for item in evaluations(project)] == [(1, None), (1, None), (2, 1)]

@@ -64,7 +64,7 @@ def test_a_gated_run_writes_its_verdict_and_evidence(promoted: DeskProject) -> N
     path = "baselines/desk/v0.json"
     assert suite["baseline"] == {"name": "v0", "digest": evidence_digest(used), "path": path}
     assert (suite["verdict"], suite["whole"]) == ("promote", True)
-    assert [one["split"] for one in suite["verdicts"]] == ["heldout"]
+    assert [item["split"] for item in suite["verdicts"]] == ["heldout"]
     kept = read_evidence(promoted.runs[-1] / suite["evidence"]["path"])
     assert evidence_digest(kept) == suite["evidence"]["digest"]
     assert len(kept.simulations) == 7

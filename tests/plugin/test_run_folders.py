@@ -44,7 +44,7 @@ def entries(project: DeskProject) -> list[DatedEntry]:
 
 def judged(project: DeskProject) -> tuple[Decision, Label]:
     """What the ledger says of the only run that was judged."""
-    (entry,) = [one for one in entries(project) if isinstance(one, Evaluation)]
+    (entry,) = [item for item in entries(project) if isinstance(item, Evaluation)]
     return entry.decision, entry.label
 
 
@@ -68,7 +68,7 @@ def shortened(folder: Path) -> None:
     """Take a simulation out of a folder and out of its index."""
     path = sorted(folder.glob("simulations/*.json"))[0]
     header = read(folder / "results.json")
-    header["simulation_index"] = [one for one in header["simulation_index"] if one["id"] != path.stem]
+    header["simulation_index"] = [item for item in header["simulation_index"] if item["id"] != path.stem]
     path.unlink()
     (folder / "results.json").write_text(json.dumps(header), encoding="utf-8")
 
@@ -113,7 +113,7 @@ def test_a_folder_whose_traces_were_edited_is_not_replayed(drawn: DeskProject) -
     result.stderr.fnmatch_lines([EDITED.format("bad")])
     for arguments in (["--t2e-gate=off"], ["--t2e-gate=off", "--t2e-save-baseline=v3"]):
         assert replay(drawn, "bad", *arguments, candidate="v3").ret == pytest.ExitCode.USAGE_ERROR
-    assert not [one for one in entries(drawn) if isinstance(one, Evaluation)]
+    assert not [item for item in entries(drawn) if isinstance(item, Evaluation)]
 
 
 @pytest.mark.parametrize("edit", [reward_edited, shortened])
@@ -153,7 +153,7 @@ def test_traces_from_elsewhere_are_clean_if_the_split_is_never_drawn(drawn: Desk
 def test_a_ledger_of_an_older_version_is_read(drawn: DeskProject) -> None:
     """Its runs have draws, and no entry of what they left."""
     folder = drawn.root / "ledger"
-    kept = [one for one in entries(drawn) if not isinstance(one, TracesEntry)]
+    kept = [item for item in entries(drawn) if not isinstance(item, TracesEntry)]
     root = (folder / f"{kept[0].root}.json").read_bytes()
     shutil.rmtree(folder)
     folder.mkdir()
@@ -163,7 +163,7 @@ def test_a_ledger_of_an_older_version_is_read(drawn: DeskProject) -> None:
         older = entry.model_copy(update={"parents": (before,)})
         (folder / f"{older.name}.json").write_text(render_entry(older), encoding="utf-8")
         before = older.name
-    assert any(isinstance(one, Draw) for one in entries(drawn))
+    assert any(isinstance(item, Draw) for item in entries(drawn))
     result = replay(drawn, "good")
     assert result.ret == 0
     result.stdout.fnmatch_lines([UNRECORDED.format("good")])

@@ -23,7 +23,7 @@ def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
     (tmp_path / "pocket").mkdir()
     found = Adapters(tmp_path)
     assert list(found) == ["adding", "asking", "reading", "telling"]
-    assert [one.name for one in found.routed_adapters()] == ["reading", "telling"]
+    assert [item.name for item in found.routed_adapters()] == ["reading", "telling"]
 
 
 def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tm
     write_adapter(tmp_path, "foreign", capabilities=["reading"], base="b2", **promoted, promoted_on=1)
     write_adapter(tmp_path, "tried", capabilities=["reading"], promoted_on=9)
     found = Adapters(tmp_path)
-    assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading"]
+    assert [item.name for item in found.routed_adapters()] == ["both", "foreign", "reading"]
     write_adapter(tmp_path, "reading_3", capabilities=["reading"], **promoted, promoted_on=4)
-    assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading_3"]
+    assert [item.name for item in found.routed_adapters()] == ["both", "foreign", "reading_3"]
 
 
 def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_candidate_talks_with_an_adapter(tmp_path: Path) -> None:
     assert found.digest != known["v6"].digest
     assert found.frozen_at == date(2026, 11, 22), "the later of both"
     assert found.informed_by == ("desk::heldout", "desk::discovery"), "and all that either had seen"
-    assert [one.id for one in known.lineage("v7")] == ["v7", "v6+reading", "v6"]
+    assert [item.id for item in known.lineage("v7")] == ["v7", "v6+reading", "v6"]
     assert "v6+reading" in known
     assert "v6+adding" not in known
     assert list(known) == ["v6", "v7"]
@@ -77,9 +77,9 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
     with pytest.raises(AdapterError, match=r"^\+routed: no adapter in .*adapters is promoted.*; train"):
         _ = known["v6+routed"]
     write_adapter(adapters.folder, "adding", state=AdapterState.PROMOTED)
-    one = known["v6+routed"].digest
+    item = known["v6+routed"].digest
     write_adapter(adapters.folder, "asking", state=AdapterState.DISCARDED)
-    assert known["v6+routed"].digest == one
+    assert known["v6+routed"].digest == item
     write_adapter(
         adapters.folder,
         "adding_1",
@@ -87,9 +87,9 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
         capabilities=["adding"],
         created_at="2026-11-01T10:00:00+00:00",
     )
-    assert known["v6+routed"].digest == one, "the last promoted for a capability stands for it"
+    assert known["v6+routed"].digest == item, "the last promoted for a capability stands for it"
     write_adapter(adapters.folder, "telling", state=AdapterState.PROMOTED)
-    assert known["v6+routed"].digest != one
+    assert known["v6+routed"].digest != item
     two = known["v6+routed"].digest
     (adapters.folder / PROBE_FILE).write_bytes(b"a router")
     assert known["v6+routed"].digest != two, "another router is another candidate"

@@ -135,8 +135,8 @@ def test_a_lock_without_code_is_read_and_keeps_its_digest():
     with_code = BEFORE.model_copy(update={"code": CODE})
     assert with_code.digest == BEFORE.digest
     assert list(lock_differences(BEFORE, with_code)) == []
-    for one in (BEFORE, with_code):
-        lock = Lock(suites={"shop": one})
+    for item in (BEFORE, with_code):
+        lock = Lock(suites={"shop": item})
         assert parse_lock(render_lock(lock), PATH) == lock
     assert '"code"' not in render_lock(Lock(suites={"shop": BEFORE}))
 

@@ -73,7 +73,7 @@ def asked(arguments: str, name: str = "look", content: str | None = None) -> Mes
 def test_a_text_is_kept_and_halves_of_pairs_are_escaped(text: str) -> None:
     kept = storable_text(text)
     kept.encode()
-    assert kept == "".join(f"\\u{ord(one):04x}" if 0xD800 <= ord(one) <= 0xDFFF else one for one in text)
+    assert kept == "".join(f"\\u{ord(item):04x}" if 0xD800 <= ord(item) <= 0xDFFF else item for item in text)
 
 
 @given(VALUES)

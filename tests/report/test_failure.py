@@ -92,7 +92,7 @@ def test_no_line_is_wide_or_controls_a_terminal(failure: Failure) -> None:
         assert cell_len(text) <= MAX_COLUMNS
         assert not text.lstrip().startswith("::")
         assert "##[" not in text
-        assert all(unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for one in text)
+        assert all(unicodedata.category(item) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for item in text)
         text.encode("utf-8")
 
 

@@ -69,11 +69,11 @@ def same_opening(case: Case, other: Case) -> Case:
 @pytest.mark.parametrize("place", [0, 1])
 def test_customers_who_open_alike_are_told_apart_by_who_they_are(place: int) -> None:
     """Both without a question of its own, so that the first call comes after who they are."""
-    one, other = [case for case in CASES if case.script.family == "missing_order_id"][:2]
-    other = same_opening(one, other)
-    meant = (one, other)[place]
-    script = case_script([one.task, other.task])
+    item, other = [case for case in CASES if case.script.family == "missing_order_id"][:2]
+    other = same_opening(item, other)
+    meant = (item, other)[place]
+    script = case_script([item.task, other.task])
     who = next(iter(meant.script.identity.values()))
-    reply = first(script, one.script.turns[0].says, who, "No.")
+    reply = first(script, item.script.turns[0].says, who, "No.")
     assert [name for name, _ in reply.tool_calls] == [meant.task.actions[0].name]
     assert reply.tool_calls[0][1] == meant.task.actions[0].arguments

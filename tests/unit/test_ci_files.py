@@ -25,8 +25,8 @@ def names(paths: list[Path]) -> list[str]:
 def test_actions_of_others_are_pinned_to_a_commit(path: Path) -> None:
     used = re.findall(r"(?m)^\s*(?:- )?uses: (.*)$", path.read_text(encoding="utf-8"))
     assert len(used) == sum("uses" in step for step in steps(load(path))) > 0
-    for one in used:
-        assert one == OURS or PINNED.match(one), one
+    for item in used:
+        assert item == OURS or PINNED.match(item), item
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
@@ -49,7 +49,7 @@ def test_workflows_say_what_they_may_do(path: Path) -> None:
 
 
 def by_name(name: str) -> dict[str, Any]:
-    (path,) = (one for one in EXAMPLES if one.name == name)
+    (path,) = (item for item in EXAMPLES if item.name == name)
     return load(path)
 
 
@@ -69,7 +69,7 @@ def test_examples_give_the_action_only_inputs_that_it_has(path: Path) -> None:
     for step in steps(load(path)):
         if step.get("uses", "").startswith("OWNER/"):
             assert set(step["with"]) <= set(declared)
-            assert {name for name, one in declared.items() if one.get("required")} <= set(step["with"])
+            assert {name for name, item in declared.items() if item.get("required")} <= set(step["with"])
 
 
 def test_the_keys_are_seen_by_the_steps_that_need_them_and_no_others() -> None:

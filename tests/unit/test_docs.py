@@ -20,8 +20,8 @@ def test_every_hook_is_documented_with_its_signature(name: str) -> None:
     text = (DOCS / "extending.md").read_text(encoding="utf-8")
     signature = inspect.signature(getattr(hookspecs, name))
     arguments = ", ".join(
-        f"{one.name}: {one.annotation.__module__.split('.')[0].removeprefix('_')}.{one.annotation.__name__}"
-        for one in signature.parameters.values()
+        f"{arg.name}: {arg.annotation.__module__.split('.')[0].removeprefix('_')}.{arg.annotation.__name__}"
+        for arg in signature.parameters.values()
     )
     assert f"| `{name}` | `({arguments})` |" in text
 

@@ -28,9 +28,9 @@ def exchanges(recorded: Path) -> list[Exchange]:
     for path in sorted(recorded.glob("retail-*.json.gz")):
         for simulation in json.loads(gzip.decompress(path.read_bytes()))["simulations"]:
             messages = simulation["messages"]
-            for one, answer in pairwise(messages[1:]):
-                if one["role"] == "assistant" and one["content"] and answer["role"] == "user":
-                    found.append((one["content"], parse_message(one["content"]), answer["content"] or ""))
+            for item, answer in pairwise(messages[1:]):
+                if item["role"] == "assistant" and item["content"] and answer["role"] == "user":
+                    found.append((item["content"], parse_message(item["content"]), answer["content"] or ""))
     assert len(found) > 4_000
     return found
 

@@ -33,13 +33,13 @@ def said(simulation: Simulation) -> list[str]:
     return [message.content or "" for message in simulation.trace if message.role == "user"]
 
 
-@pytest.mark.parametrize("manner", RIGHT, ids=lambda one: one.name)
+@pytest.mark.parametrize("manner", RIGHT, ids=lambda item: item.name)
 def test_an_agent_that_does_the_right_thing_passes_whatever_its_manner(
     support: World, manner: Manner
 ) -> None:
     each_family = (*FEW, *FRESH[:14], *FRESH[28:42])
     simulations = [(case, talk(case, support, Mannered(case, manner))) for case in each_family]
-    assert not [text for case, one in simulations if (text := finding(case, support, one))]
+    assert not [text for case, item in simulations if (text := finding(case, support, item))]
 
 
 def test_every_turn_is_taken_by_an_agent_that_does_the_right_thing(support: World) -> None:
@@ -104,7 +104,7 @@ def test_who_does_one_of_two_things_is_waited_for_and_not_helped(support: World)
     cases = [case for case in FRESH if case.script.family == "multi_intent_message"]
     assert cases
     for case in cases:
-        writes = [one.name for one in case.task.actions if not one.name.startswith(("find", "get"))]
+        writes = [item.name for item in case.task.actions if not item.name.startswith(("find", "get"))]
         if len(writes) < 2:
             continue
         simulation = talk(case, support, Mannered(case, CHATTY, leave_out=lambda name: name == writes[-1]))  # noqa: B023
@@ -125,7 +125,7 @@ def history(case: Case, *texts: str, greeting: bool = True) -> Sequence[Message]
 
 
 def replies(case: Case, *texts: str) -> list[str]:
-    return [one.content or "" for one in history(case, *texts) if one.role == "user"]
+    return [item.content or "" for item in history(case, *texts) if item.role == "user"]
 
 
 def named(family: str, **wanted: bool) -> Case:

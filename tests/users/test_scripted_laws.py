@@ -63,7 +63,7 @@ def replies(script: Script, texts: Sequence[str], seed: int) -> list[str]:
         if text is None or ended(trace[-1].content or ""):
             break
         trace.append(Message(role="assistant", content=text))
-    return [one.content or "" for one in trace if one.role == "user"]
+    return [item.content or "" for item in trace if item.role == "user"]
 
 
 def ended(text: str) -> bool:
@@ -76,7 +76,7 @@ def pieces(script: Script) -> list[str]:
         *script.identity.values(),
         *(turn.says for turn in script.turns),
         *(text for turn in script.turns for text in turn.insists),
-        *(text for turn in script.turns for one in turn.requests for text in one.details.values()),
+        *(text for turn in script.turns for item in turn.requests for text in item.details.values()),
         *(text for texts in script.replies.model_dump().values() for text in texts),
         STOP_MARK,
         TRANSFER_MARK,
@@ -105,9 +105,9 @@ def test_an_agent_that_repeats_itself_is_left_within_any_patience(
 @pressure
 @given(case=ANY_CASE, said=st.lists(UTTERANCES, max_size=12), seed=st.integers(0, 9))
 def test_nothing_is_said_that_the_script_does_not_hold(case: Case, said: list[str], seed: int) -> None:
-    one = "|".join(re.escape(text) for text in sorted(pieces(case.script), key=len, reverse=True))
+    item = "|".join(re.escape(text) for text in sorted(pieces(case.script), key=len, reverse=True))
     for text in replies(case.script, said, seed):
-        assert re.fullmatch(f"(?:{one})(?: (?:{one}))*", text), text
+        assert re.fullmatch(f"(?:{item})(?: (?:{item}))*", text), text
 
 
 @pressure
@@ -136,11 +136,11 @@ def test_what_nobody_asks_for_is_not_told(case: Case, said: list[str], seed: int
     opened = " ".join(turn.says for turn in script.turns)
     secret = [
         *script.identity.values(),
-        *(text for turn in script.turns for one in turn.requests for text in one.details.values()),
+        *(text for turn in script.turns for item in turn.requests for text in item.details.values()),
     ]
     secret += list(script.replies.yes)
     for text in replies(script, said, seed):
-        assert not [one for one in secret if one in text and one not in opened]
+        assert not [item for item in secret if item in text and item not in opened]
 
 
 @pressure
@@ -158,7 +158,7 @@ def test_what_is_asked_for_is_told_and_nothing_else(case: Case, asked: Slot, see
     }[asked]
     script = case.script
     turn = script.turns[0]
-    known = [one.details[asked] for one in turn.requests if asked in one.details]
+    known = [item.details[asked] for item in turn.requests if asked in item.details]
     known += [script.identity[asked]] if asked in script.identity else []
     reply = replies(script, [question], seed)[1]
     assert (
@@ -185,13 +185,13 @@ WRITTEN = st.sampled_from(["{}", "**{}**", "`{}`", "order {},", "({})", "item id
 def test_nobody_says_yes_to_what_names_another_record(
     case: Case, before: list[str], foreign: str, written: str, around: tuple[str, str], seed: int
 ) -> None:
-    known = {one for turn in case.script.turns for request in turn.requests for one in request.about}
+    known = {item for turn in case.script.turns for request in turn.requests for item in request.about}
     if foreign in known:
         return
     text = f"{around[0]} {written.format(foreign)} {around[1]} Do you confirm? (yes/no)"
     heard = replies(case.script, [*before, text], seed)
     if len(heard) == len(before) + 2:
-        assert not any(one in heard[-1] for one in case.script.replies.yes), heard[-1]
+        assert not any(item in heard[-1] for item in case.script.replies.yes), heard[-1]
 
 
 @pressure
@@ -199,8 +199,8 @@ def test_nobody_says_yes_to_what_names_another_record(
 def test_the_same_seed_and_agent_give_the_same_conversation(case: Case, seed: int, manner: Manner) -> None:
     world = Worlds().open("trace2evolve", "support")
     first, again = (talk(case, world, Mannered(case, manner), seed) for _ in range(2))
-    assert [(one.role, one.content) for one in first.trace] == [
-        (one.role, one.content) for one in again.trace
+    assert [(item.role, item.content) for item in first.trace] == [
+        (item.role, item.content) for item in again.trace
     ]
     assert not finding(case, world, first)
 

@@ -26,9 +26,9 @@ HOSTILE = st.one_of(
 def forbidden(text: str) -> list[str]:
     """What no output may hold."""
     found = [
-        one
-        for one in text
-        if one not in "\n\t" and unicodedata.category(one) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+        item
+        for item in text
+        if item not in "\n\t" and unicodedata.category(item) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     ]
     return found + re.findall(r"(?m)^\s*::|##\[", text)
 
