@@ -1,4 +1,4 @@
-"""The pages of `trace2evolve view` in a real browser: that no text of a project acts."""
+"""The pages of `show --serve` in a real browser: that no text of a project acts."""
 
 from pathlib import Path
 from typing import Any

@@ -69,6 +69,7 @@ def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, co
         (("--trial", "0"), "--trial and --full show a trace; name its task after the run"),
         (("--full",), "--trial and --full show a trace; name its task after the run"),
         (("--json",), "--json lists the runs; leave out RUN"),
+        (("--serve",), "--serve shows all runs; leave out RUN"),
         (("a", "--report", "p.html"), "--report cannot be combined with TASK; leave it out"),
     ],
 )

@@ -66,7 +66,7 @@ APART = (
 PROGRAMS = ("accelerate", "cd", "export", "make", "pip", "pytest", "python", "ray", "trace2evolve")
 
 NOT_RUN = re.compile(
-    r"trace2evolve (train|serve|gate|view|cases from-failure)\b|--t2e-(evolve|ray)\b"
+    r"trace2evolve (train|serve|gate|cases from-failure)\b|--t2e-(evolve|ray)\b"
     r"|--candidate v6\+|--t2e-model \./"
 )
 """Commands that take minutes, end by a signal, or need more machines or a git repository."""

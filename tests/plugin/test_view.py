@@ -1,4 +1,4 @@
-"""`trace2evolve view`: its pages, who may see them, and that sealed traces are opened only on request."""
+"""`trace2evolve show --serve`: its pages, who may see them, and sealed traces only on request."""
 
 import json
 import re
@@ -144,7 +144,15 @@ def test_a_running_session_is_counted_until_it_ends(project: DeskProject) -> Non
     for number, reward in enumerate([1.0, 0.0, None]):
         content = {"id": str(number), "reward_info": None if reward is None else {"reward": reward}}
         (folder / f"{number}.json").write_text(json.dumps(content))
-    command = [sys.executable, "-m", "pytest_trace2evolve.cli", "view", "--root", str(project.root)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_trace2evolve.cli",
+        "show",
+        "--serve",
+        "--root",
+        str(project.root),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = server.stdout.readline().split()[2]

@@ -284,7 +284,7 @@ CASES = Command(
 SHOW = Command(
     "show",
     "list the runs; show a run's failed tasks, its page, or a trace",
-    ("trace2evolve show 2026-11-24T035034", "trace2evolve show 2026-11-24T035034 return-02 --trial 1"),
+    ("trace2evolve show --serve", "trace2evolve show 2026-11-24T035034 return-02 --trial 1"),
     "evidence:show",
     (
         text_option(
@@ -298,6 +298,13 @@ SHOW = Command(
         integer_option("--trial", "N", "trial to show (default: the first)"),
         SUITE_OPTION,
         flag_option("--full", "show long messages in full"),
+        text_option(
+            "--serve",
+            "[HOST:]PORT",
+            "serve runs, candidates, traces and the ledger to a browser (default: a free port of 127.0.0.1)",
+            nargs="?",
+            const="0",
+        ),
         JSON_OPTION,
     ),
 )
@@ -427,19 +434,6 @@ SERVE = Command(
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 
-VIEW = Command(
-    "view",
-    "browse runs, candidates, traces and the ledger in a browser",
-    ("trace2evolve view", "trace2evolve view --port 8123"),
-    "view:serve",
-    (
-        text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
-        integer_option(
-            "--port", "N", "port to listen on (default: a free port)", range_check(0, 65535), default=0
-        ),
-    ),
-)
-
 EXPORT = Command(
     "export",
     "write a run for Inspect, OpenTelemetry or pandas",
@@ -455,7 +449,7 @@ EXPORT = Command(
 
 COMMANDS = {
     "evaluate": (INIT, GATE, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
-    "evidence": (SHOW, VIEW, EXPORT, BASELINE, LOCK, CHECK, LEDGER),
+    "evidence": (SHOW, EXPORT, BASELINE, LOCK, CHECK, LEDGER),
     "improve": (IMPROVE, CAPABILITIES, ENVIRONMENT, TRAIN),
     "serve": (SERVE,),
 }

@@ -158,6 +158,12 @@ def promote(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """List the project's runs or a run's failed tasks, write its page, or open a trace and record that."""
+    if options.serve is not None:
+        from pytest_trace2evolve.cli.view import serve
+
+        if options.run is not None:
+            raise ConfigError("--serve shows all runs; leave out RUN")
+        return serve(options)
     if options.run is None:
         return _list_runs(options)
     from pytest_trace2evolve.report.trace import failed_text, trace_text
@@ -173,12 +179,8 @@ def show(options: argparse.Namespace) -> int:
     current_folder = Path.cwd()
     if options.root is None:
         # A run belongs to the project that contains the run's folder, whatever the current folder is.
-        search_start = (
-            (current_folder / options.run).resolve()
-            if path_exists(current_folder / options.run)
-            else current_folder
-        )
-        options.root = find_root(search_start) or find_root(current_folder)
+        path = current_folder / options.run
+        options.root = (find_root(path.resolve()) if path_exists(path) else None) or find_root(current_folder)
     project = project_of(options) if options.root is not None else None
     suite = options.suite or ""
     if options.report is not None:

@@ -1,4 +1,4 @@
-"""`trace2evolve view`: a local server of pages about a project. It reads, and records accesses to traces.
+"""`show --serve`: a local server of pages about a project. It reads, and records accesses to traces.
 
 Every request must name a loopback host or carry the token, and must not come from another site. Only a POST
 with the server's nonce opens a sealed trace.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode
 
 from pytest_trace2evolve.cli.common import project_of
-from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.report import view
 from pytest_trace2evolve.report.page import page_html
@@ -47,24 +47,28 @@ EVENT_SECONDS = 1.0
 def serve(options: argparse.Namespace) -> int:
     """Serve the project's pages until Ctrl-C."""
     project = project_of(options)
+    host, _, port = options.serve.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise ConfigError(f"--serve {options.serve}: expected PORT or HOST:PORT, with a port below 65536")
     require("starlette", extra="view")
     uvicorn = require("uvicorn", extra="view")
-    is_local = options.host in {*LOOPBACK_HOSTS, "::1"}
+    is_local = host in {*LOOPBACK_HOSTS, "::1"}
     token = None if is_local else secrets.token_urlsafe(24)
 
     class Server(uvicorn.Server):  # type: ignore[name-defined,misc]  # an optional package
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                host = f"[{options.host}]" if ":" in options.host else options.host
+                name = f"[{host}]" if ":" in host else host
+                place = f"{name}:{self.servers[0].sockets[0].getsockname()[1]}"
                 query = f"/?{urlencode({'token': token})}" if token else ""
-                print(f"serving {project.root}: http://{host}:{port}{query} (Ctrl-C stops)", flush=True)
+                print(f"serving {project.root}: http://{place}{query} (Ctrl-C stops)", flush=True)
 
     config = uvicorn.Config(
         make_app(project, token),
-        host=options.host,
-        port=options.port,
+        host=host,
+        port=int(port),
         log_level="error",
         timeout_graceful_shutdown=1,  # a page that waits for events keeps its connection
     )
@@ -94,7 +98,7 @@ class Guard:
         elif request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             response = PlainTextResponse("the request comes from another site", 403)
         elif self._token is not None and not self._is_token(request.cookies.get(TOKEN_COOKIE)):
-            response = PlainTextResponse("open the address that trace2evolve view printed", 403)
+            response = PlainTextResponse("open the address that show --serve printed", 403)
             if self._is_token(request.query_params.get("token")):
                 response = RedirectResponse("/", 303)
                 response.set_cookie(TOKEN_COOKIE, self._token, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""Renders the pages of `trace2evolve view`: a project's verdicts, candidates, ledger and single traces."""
+"""Renders the pages of `show --serve`: a project's verdicts, candidates, ledger and single traces."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

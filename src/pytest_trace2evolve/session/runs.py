@@ -1,4 +1,4 @@
-"""Stored runs: their verdicts, the list of them, and what `trace2evolve view` shows."""
+"""Stored runs: their verdicts, the list of them, and what `show --serve` shows."""
 
 import json
 import time
