@@ -84,11 +84,6 @@ UNSUPPORTED, INVALID = "unsupported_value", "invalid_value"
         ({"tools": {}}, INVALID, "tools: must be a list"),
         ({"tools": [{"type": "function"}]}, INVALID, "tools.0: Value error, function: Field required"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, INVALID, "function.name: String"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-            UNSUPPORTED,
-            "tools[0].function.strict is not supported: remove it",
-        ),
         ({"tool_choice": "maybe"}, INVALID, "must be 'auto', 'none', 'required' or"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "fly"}}},
@@ -112,6 +107,12 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], code: str | None, messag
     assert (error.status, error.code) == (400, code)
     assert error.param in {*fields, "max_tokens"}
     assert error.body()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_strict_tools_which_pydantic_ai_sends_by_itself_are_accepted(strict: bool | None) -> None:
+    tool = {"type": "function", "function": {"name": "f", "strict": strict}}
+    assert read(tools=[tool]).offered_tools == [tool]
 
 
 @pytest.mark.parametrize(

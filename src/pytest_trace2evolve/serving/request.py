@@ -249,10 +249,6 @@ class ChatRequest(BaseModel):
             if message.function_call is not None:
                 cause = f"messages[{index}].function_call is not supported: use tool_calls"
                 raise ApiError(cause, "messages", "unsupported_value")
-        for index, tool in enumerate(self.tools):
-            if tool["function"].get("strict"):
-                cause = f"tools[{index}].function.strict is not supported: remove it"
-                raise ApiError(cause, "tools", "unsupported_value")
         if self.must_call and not self.tools:
             raise ApiError("tool_choice needs tools", "tool_choice")
         name = self.required_tool
