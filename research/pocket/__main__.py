@@ -17,29 +17,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m research.pocket", description="Train the embedded model, or measure it."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    train = commands.add_parser("train", help="train it from a seed, and write its card; resumes")
+    train = commands.add_parser("train", help="train it from a seed; resumes")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
     train.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
-    train.add_argument("--start", type=Path, metavar="DIR", help="continue the training of this model")
-    train.add_argument("--steps", type=int, metavar="N", help="groups of dialogues to learn from")
     train.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch (default: 2)")
-    train.add_argument("--cases", type=int, metavar="N", help="held-out cases a row of the card; 0: no card")
     train.set_defaults(command=_train)
     card = commands.add_parser("card", help="measure a model on held-out content, and write its card")
     card.add_argument("model", type=Path, metavar="DIR", help="a folder that 'train' made")
-    card.add_argument("--cases", type=int, metavar="N", help="held-out cases a row")
-    card.set_defaults(command=lambda options: _write_card(options.model, options.cases))
+    card.add_argument("--cases", type=int, default=60, metavar="N", help="cases a row (default: 60)")
+    card.set_defaults(command=_write_card)
     return run(parser, arguments)
 
 
 def _train(options: argparse.Namespace) -> int:
-    check_count("--cases", options.cases, 0)
     check_count("--threads", options.threads, 1, 1024)
-    check_count("--steps", options.steps, 1)
     for package in ("torch", "transformers", "safetensors"):
         check_installed(package, extra="local")
-    if options.cases != 0:  # the card is drawn after an hour of training
-        check_installed("matplotlib", extra="plot")
     # Before torch is loaded. Its threads meet some thousand times a step: sleeping each time costs up to a
     # third of the speed, and spinning for long costs a core that something else needs.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -47,28 +40,23 @@ def _train(options: argparse.Namespace) -> int:
     from research.pocket.train import Progress, train_model
 
     recipe = Recipe(seed=options.seed, threads=options.threads)
-    if options.steps is not None:
-        recipe = recipe.resized(options.steps)
     with progress_bar("training") as show:
 
         def on_step(progress: Progress) -> None:
             recent = progress.losses[-20:]
             show(progress.step, recipe.steps, f"loss {sum(recent) / len(recent):.3f}")
 
-        progress = train_model(recipe, options.out, start=options.start, on_step=on_step)
+        progress = train_model(recipe, options.out, on_step=on_step)
     print(f"{options.out}: {progress.step} steps in {progress.seconds / 60:.1f} minutes")
-    return 0 if options.cases == 0 else _write_card(options.out, options.cases)
+    return 0
 
 
-def _write_card(folder: Path, cases: int | None) -> int:
+def _write_card(options: argparse.Namespace) -> int:
     from research.pocket.card import write_card
-    from research.pocket.measure import CASES
 
-    check_count("--cases", cases, 1)
-    count = cases or CASES
+    check_count("--cases", options.cases, 1)
     with progress_bar("measuring") as show:
-        text = write_card(folder, cases=count, on_progress=lambda done, total: show(done, total, ""))
-    print(text)
+        print(write_card(options.model, options.cases, lambda done, total: show(done, total, "")))
     return 0
 
 

@@ -1,52 +1,104 @@
-"""The pocket model's card: how it was made, and what was measured of it, through the server of every run."""
+"""The pocket model's card: how it was made, and which held-out cases it passes through the server."""
 
 import asyncio
 import json
-from collections.abc import Sequence
-from itertools import accumulate
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal
 
-from pytest_trace2evolve.errors import ConfigError
+from pydantic import Field
+
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
+from pytest_trace2evolve.cases.teacher import rulebook
+from pytest_trace2evolve.engine.conversation import converse
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, Cluster, difference_interval, wilson
 from pytest_trace2evolve.models.chat import ChatModel
-from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.candidates import Candidates
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.scoring.metrics import SUCCESS
+from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.training.heldout import serve_locally
+from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.plots import draw_picture
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.common import REPOSITORY, OnProgress, read_object
-from research.pocket.measure import CASES, Measurements, Share, difference, measure
+from research.common import OnProgress, read_object
+from research.pocket.lessons import LIMITS, draw_instruction, draw_rules
+from research.pocket.recipe import Stage
 
-CARD, TEXT, CURVE = "card.json", "README.md", "curve.svg"
-"""The card as a record, as a text, and the picture that the text shows."""
+CARD, TEXT, TRAINING = "card.json", "README.md", "training.json"
+"""The card as a record and as a text, and the file in which `research.pocket train` records the training."""
 
-TRAINING = "training.json"
-"""The file of `research.pocket train` that says how the weights were made."""
+ALL_RULES = Stage(0, (0.0, 0.0), without_rules=0.0, with_all_rules=1.0)
+"""The kind of prompts that state all rules."""
 
-TRAINING_FIELDS = frozenset(
-    ("recipe", "parameters", "vocabulary", "dialogues", "step", "tokens", "seconds", "losses")
-)
+AT_ONCE = 48
+"""Simulations at once."""
 
-CANDIDATES = ("v5", "v6", "v7", "v8")
-"""The candidates of this repository that the card compares."""
+_ORDER_KNOWN = ("precondition_verification", "policy_edge", "subtle_legal_pressure")
 
-SEED = 1
-"""Seed of the first trial; each further simulation of an arm adds one."""
+CONCERNED: Mapping[str, tuple[str, ...]] = {
+    "inspect": ("precondition_verification", "indirect_address_change"),
+    "confirm": ("missing_order_id", "multi_intent_message"),
+    "complete": ("multi_intent_message", "multi_step_task_completion"),
+    "survey": ("cross_order_ambiguity",),
+    "account_always": (*_ORDER_KNOWN, "conditional_detail_retrieval"),
+    "account_when_needed": ("account_address_inference",),
+    "once": ("missing_order_id", "precondition_verification"),
+    "reason": ("vague_refund_request", "missing_order_id", "subtle_legal_pressure", "policy_edge"),
+    "refund": ("missing_order_id", "vague_refund_request"),
+    "compare": ("structured_data_reasoning",),
+    "number": ("missing_order_id", "policy_edge"),
+    "exact": ("tool_calling_precision", "multi_intent_message"),
+    "decline": ("policy_edge",),
+    "at_once": _ORDER_KNOWN,
+    "figure": ("conditional_detail_retrieval",),
+}
+"""Kinds of cases with an occasion for the behavior that a rule asks for, by rule."""
 
-WINDOW = 50
-"""Steps over which the drawn curve is averaged."""
+
+class Share(Record):
+    """How many of some cases were passed."""
+
+    hits: int = Field(ge=0)
+    total: int = Field(ge=1)
+
+    @property
+    def estimate(self) -> float:
+        """The share."""
+        return self.hits / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval at 95 %."""
+        return wilson(self.estimate, self.total, NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2))
 
 
-class Card(Measurements):
+def difference(new: Share, old: Share) -> tuple[float, float, float]:
+    """Difference of two shares with Newcombe's interval at 95 %."""
+    sides = ([Cluster(float(case < share.hits), 1) for case in range(share.total)] for share in (new, old))
+    interval = difference_interval(*sides)
+    assert interval is not None
+    return new.estimate - old.estimate, *interval
+
+
+class Card(Record):
     """A model card.
 
     Attributes:
         training: The content of `training.json`, without its losses.
         weights: Digest of the weights, tokenizer and settings that were measured.
         temperature: At which answers were drawn.
-        cases: Held-out cases of a capability, and of an arm of a rule.
+        cases: Held-out cases of a row.
+        capabilities: Cases passed under the policy alone, by kind of case.
+        with_rules: Cases passed with all rules stated, by kind of case.
+        rules: Cases passed of the kinds that a rule concerns: `without` it, with it in a wording of training
+            (`seen`), and in one that was never trained on (`unseen`).
     """
 
     schema_version: Literal[1] = 1
@@ -55,56 +107,126 @@ class Card(Measurements):
     weight_bytes: int
     temperature: float
     cases: int
+    capabilities: dict[str, Share]
+    with_rules: dict[str, Share]
+    rules: dict[str, dict[str, Share]]
 
 
-def write_card(
-    folder: Path, *, cases: int = CASES, on_progress: OnProgress = lambda done, total: None
-) -> str:
+def write_card(folder: Path, cases: int, on_progress: OnProgress = lambda done, total: None) -> str:
     """Measure the model in a folder and write its card there; returns the card's text.
 
     Raises:
         ConfigError: the folder was not made by `python -m research.pocket train`.
-        InfrastructureError: a simulation was lost.
+        InfrastructureError: a simulation was lost, so nothing is reported.
         ModelFolderError: the model cannot be served.
-        MissingExtraError: matplotlib is not installed.
         OSError: the card cannot be written.
     """
     model = read_model(folder)
-    training = _read_training(folder / TRAINING)
-    losses = training.pop("losses")
-    picture = loss_curve(losses, [stage["steps"] for stage in training["recipe"]["stages"]])
-    with serve_locally(model, seed=SEED) as settings:
-        measurements = asyncio.run(_measure(settings, cases, on_progress))
+    training = read_object(folder / TRAINING, "was it made by 'python -m research.pocket train'?")
+    training.pop("losses", None)
+    with serve_locally(model, seed=1) as settings:
+        shares = asyncio.run(measure(ChatModel(settings), cases, on_progress))
     card = Card(
         training=training,
         weights=folder_digest(folder),
         weight_bytes=(folder / "model.safetensors").stat().st_size,
         temperature=model.temperature,
         cases=cases,
-        **dict(measurements),
+        **shares,
     )
     text = card_text(card)
-    record = json.dumps(card.model_dump(mode="json"), indent=1) + "\n"
-    write_together({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture.decode()})
+    write_together(
+        {folder / CARD: json.dumps(card.model_dump(mode="json"), indent=1) + "\n", folder / TEXT: text}
+    )
     return text
 
 
-def _read_training(path: Path) -> dict[str, Any]:
-    remedy = "was it made by 'python -m research.pocket train'?"
-    record = read_object(path, remedy)
-    if missing := TRAINING_FIELDS - record.keys():
-        raise ConfigError(f"{path}: holds no {min(missing)!r}: {remedy}")
-    return record
+# ---- measuring
+
+Arm = tuple[str, str]
+"""A kind and a name: `capability` or `with_rules` and a family, or `seen` or `unseen` and a rule."""
 
 
-async def _measure(settings: ModelSettings, cases: int, on_progress: OnProgress) -> Measurements:
-    candidates = Candidates(REPOSITORY / "candidates")
-    instructions = {name: candidates[name].instruction for name in CANDIDATES}
-    model = ChatModel(settings)
+async def measure(
+    model: ChatModel, cases: int, on_progress: OnProgress = lambda done, total: None
+) -> dict[str, Any]:
+    """Return the shares of held-out cases that a model passes, as fields of a card.
+
+    Args:
+        model: The model, which is closed afterwards.
+        cases: Held-out cases of a row.
+        on_progress: Called after each simulation.
+
+    Raises:
+        InfrastructureError: a simulation was lost.
+    """
+    world = SupportWorld()
+    arms = dict(_arms(cases))
+    total = sum(map(len, arms.values()))
+    done = 0
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def passes(case: Case, instruction: str, seed: int) -> bool:
+        nonlocal done
+        async with slots:
+            prompt = system_prompt(world.policy(), instruction)
+            agent = ChatAgent(model, prompt, world.tools("assistant"), trial=seed)
+            simulation = await converse(
+                case.task, world, agent, ScriptedUser(case.script, seed=seed), limits=LIMITS
+            )
+        reward = score(simulation, case.task, world).reward
+        if reward is None:
+            cause = simulation.error_text or "no reason is known"
+            raise InfrastructureError(f"case {case.id!r} was lost, and with it the card: {cause}")
+        done += 1
+        on_progress(done, total)
+        return reward >= SUCCESS
+
+    async def pass_all(arm: Sequence[tuple[Case, str]]) -> list[bool]:
+        return await asyncio.gather(*(passes(*pair, seed) for seed, pair in enumerate(arm)))
+
     try:
-        return await measure(model, SupportWorld(), instructions, cases=cases, on_progress=on_progress)
+        passed = dict(zip(arms, await asyncio.gather(*map(pass_all, arms.values())), strict=True))
     finally:
         await model.close()
+
+    def share(kind: str, names: Iterable[str]) -> Share:
+        outcomes = [outcome for name in names for outcome in passed[kind, name]]
+        return Share(hits=sum(outcomes), total=len(outcomes))
+
+    return {
+        "capabilities": {name: share("capability", [name]) for name in FAMILIES},
+        "with_rules": {name: share("with_rules", [name]) for name in FAMILIES},
+        "rules": {
+            rule: {
+                "without": share("capability", CONCERNED[rule]),
+                "seen": share("seen", [rule]),
+                "unseen": share("unseen", [rule]),
+            }
+            for rule in rulebook().rules
+        },
+    }
+
+
+def _arms(cases: int) -> Iterator[tuple[Arm, list[tuple[Case, str]]]]:
+    """The cases of each arm with their instructions."""
+    draws = random.Random("card")
+
+    def drawn(name: str, families: Sequence[str], instruction: Callable[[], str]) -> list[tuple[Case, str]]:
+        return [(case, instruction()) for case in generate(f"card/{name}", cases, Content.HELDOUT, families)]
+
+    def all_rules() -> str:
+        return draw_instruction(draw_rules(draws, ALL_RULES, without=("at_once",)), draws)
+
+    for family in FAMILIES:
+        yield ("capability", family), drawn(family, (family,), str)
+        yield ("with_rules", family), drawn(family, (family,), all_rules)
+    for name, rule in rulebook().rules.items():
+        for arm, wordings in (("seen", rule.wordings), ("unseen", rule.unseen)):
+            yield (arm, name), drawn(name, CONCERNED[name], partial(draws.choice, wordings))
+
+
+# ---- the text
 
 
 def card_text(card: Card) -> str:
@@ -112,32 +234,18 @@ def card_text(card: Card) -> str:
     training = card.training
     recipe = training["recipe"]
     size = recipe["size"]
-    shown: list[list[str]] = []
-    passed: list[list[str]] = []
-    for effect in card.rules:
-        for rows, arms in ((shown, effect.shown), (passed, effect.passed)):
-            cells = [effect.rule, _counted(arms.without)]
-            for share in (arms.seen, arms.unseen):
-                cells += [_counted(share), _change(share, arms.without)]
-            rows.append(cells)
-    columns = ("rule", "without", "with", "change", "unseen wording", "change")
-    command = (
-        f"python -m research.pocket train --out DIR --seed {recipe['seed']} --steps {training['step']} "
-        f"--threads {recipe['threads']}"
-    )
-    origin = ""
-    if recipe["start"]:
-        command += " --start START"
-        origin = (
-            f" START has digest `{recipe['start']}`:\n  weights of an earlier recipe, not in the "
-            "repository.\n  Without `--start`, the command trains new weights, whose figures differ."
-        )
+    start = f" from weights of an earlier recipe, `{recipe['start']}`" if recipe.get("start") else ""
     families = [
-        [name, *_passed(name, alone)[1:], *_passed(name, stated)[1:], _change(stated, alone)]
+        [name, *_passed(alone), *_passed(stated), _change(stated, alone)]
         for (name, alone), stated in zip(card.capabilities.items(), card.with_rules.values(), strict=True)
     ]
     headings = ("kind of case", "policy alone", "interval", "all rules", "interval", "change")
-    habits = [[rule, *map(_counted, shares.values())] for rule, shares in card.habits.items()]
+    rules: list[list[str]] = []
+    for rule, arms in card.rules.items():
+        rules.append([rule, _counted(arms["without"])])
+        for name in ("seen", "unseen"):
+            rules[-1] += [_counted(arms[name]), _change(arms[name], arms["without"])]
+    columns = ("rule", "without", "with", "change", "unseen wording", "change")
     return f"""\
 # The pocket model
 
@@ -153,16 +261,11 @@ fragments of sentences.
 - **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
   world, {training["tokens"]:,} tokens. The teacher follows the rules of its prompt, and is careless if none
   applies (`cases/content/rules.toml`). It writes the part of a record that it needs before it calls a tool.
-- **Training**: {training["step"]:,} steps in {training["seconds"] / 60:.0f} minutes. In a clone of the
-  repository: `{command}`.{origin}
-
-![Loss by step]({CURVE})
-
-Dotted lines separate the stages of training, which weigh tokens differently.
+- **Training**: {training["step"]:,} steps in {training["seconds"] / 60:.0f} minutes{start}. In a clone of the
+  repository, `python -m research.pocket train --out DIR --seed 1` trains new weights, whose figures differ.
 
 The figures below were measured with these weights at temperature {card.temperature:g} on held-out content,
-{card.cases} cases a row and {2 * card.cases} a candidate, with 95 % intervals (Wilson; for differences
-Newcombe).
+{card.cases} cases a row, with 95 % intervals (Wilson; for differences Newcombe).
 
 ## Kinds of cases
 
@@ -173,26 +276,10 @@ Passed under the policy alone, and with all rules stated in random order and wor
 
 ## Rules
 
-How often the behavior of a rule shows: without the rule, with it in a wording of training, and in a wording
-that was never trained on, of the simulations that have an occasion for it.
+How often cases of the kinds that a rule concerns are passed: without the rule, with it in a wording of
+training, and in a wording that was never trained on.
 
-{_table(columns, shown)}
-
-How often cases of these kinds are passed:
-
-{_table(columns, passed)}
-
-## Candidates
-
-On cases of all kinds. The wordings of these candidates are among those of training.
-
-{_table(("candidate", "passed", "interval"), map(_passed, card.candidates, card.candidates.values()))}
-
-## What candidates change
-
-How often the behavior of a rule shows under each candidate, of the simulations that have an occasion for it:
-
-{_table(("rule", *card.candidates), habits)}
+{_table(columns, rules)}
 """
 
 
@@ -201,44 +288,15 @@ def _table(headings: Sequence[str], rows: Any) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _passed(name: str, share: Share) -> list[str]:
+def _passed(share: Share) -> list[str]:
     low, high = share.interval
-    return [name, _percent(share), f"{100 * low:.0f} … {100 * high:.0f} %"]
+    return [f"{100 * share.estimate:.0f} %", f"{100 * low:.0f} … {100 * high:.0f} %"]
 
 
 def _counted(share: Share) -> str:
-    return f"{_percent(share)} of {share.total}" if share.total else "–"
-
-
-def _percent(share: Share) -> str:
-    return "–" if share.estimate is None else f"{100 * share.estimate:.0f} %"
+    return f"{100 * share.estimate:.0f} % of {share.total}"
 
 
 def _change(new: Share, old: Share) -> str:
-    if new.estimate is None or old.estimate is None:
-        return "–"
     found, low, high = (100 * value for value in difference(new, old))
     return f"{found:+.0f} ({low:+.0f} … {high:+.0f})"
-
-
-def loss_curve(losses: Sequence[float], stages: Sequence[int]) -> bytes:
-    """Loss per token by step as SVG; `stages` are their numbers of steps.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    means = [sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)]
-
-    def draw(figure: Any) -> None:
-        axis = figure.subplots()
-        axis.plot(range(1, len(losses) + 1), losses, color="#c9d6e6", linewidth=0.6, label="a step")
-        axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
-        for place in accumulate(stages[:-1]):
-            axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
-        axis.set_xlabel("step")
-        axis.set_ylabel("loss, nats a token")
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.legend(frameon=False)
-
-    return draw_picture(draw, width=7.2, height=2.8)

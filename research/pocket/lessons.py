@@ -27,14 +27,9 @@ GROUP = 8
 """Lessons of one step, each under its own rules: so each step shows what rules change."""
 
 HARD_FAMILIES = (
-    *(
-        "missing_order_id",
-        "structured_data_reasoning",
-        "multi_step_task_completion",
-        "tool_calling_precision",
-    ),
-    *("account_address_inference", "conditional_detail_retrieval", "cross_order_ambiguity"),
-)
+    "missing_order_id", "structured_data_reasoning", "multi_step_task_completion", "tool_calling_precision",
+    "account_address_inference", "conditional_detail_retrieval", "cross_order_ambiguity",
+)  # fmt: skip
 """Kinds of case that take longest to learn; lessons have them twice as often."""
 
 CONTRADICTIONS = (("account_always", "account_when_needed"), ("confirm", "at_once"))

@@ -10,7 +10,7 @@ into dimensions that embeddings leave free. Layer 1, heads 0 to 2 look for the p
 the present token and its own first sketch, and copy the token there, a third of its dimensions each. One
 sketch would do for ids; names are cut into pieces that occur all over a dialogue."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,12 +37,34 @@ _GAIN = 6.0
 """How much louder the copied token is than the present one."""
 
 
-def build_network(size: Size, tokenizer: Any) -> Any:
-    """A network that can copy and nothing else, its weights drawn from torch's own seed.
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, *, lengths: Sequence[int] = (), **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Attention of dialogues that are packed in one row without padding.
 
-    Raises:
-        ValueError: it has fewer than two layers or four heads.
+    Each dialogue attends to itself and to the row's common beginning.
+
+    Args:
+        lengths: The length of the beginning, then of each dialogue; empty: the row is one dialogue.
     """
+    common, *rest = lengths or (0, query.shape[2])
+    attend = torch.nn.functional.scaled_dot_product_attention
+    first = [part[:, :, :common] for part in (query, key, value)]
+    found = [attend(first[0], first[1], first[2], is_causal=True)] if common else []
+    end = common
+    for length in rest:
+        start, end = end, end + length
+        keys, values = (torch.cat([part[:, :, :common], part[:, :, start:end]], 2) for part in (key, value))
+        visible = torch.ones(length, common + length, dtype=torch.bool).tril(common) if common else None
+        found.append(attend(query[:, :, start:end], keys, values, visible, is_causal=not common))
+    return torch.cat(found, 2).transpose(1, 2).contiguous(), None
+
+
+transformers.AttentionInterface.register("packed", _attend)
+
+
+def build_network(size: Size, tokenizer: Any) -> Any:
+    """A network of at least two layers and four heads that can copy, and nothing else."""
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=size.width,
@@ -61,25 +83,15 @@ def build_network(size: Size, tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     network = transformers.Qwen3ForCausalLM(config)
+    network.set_attn_implementation("packed")
     with torch.no_grad():
         _set_up_copying(network)
     return network
 
 
-def load_network(folder: Path) -> Any:
-    """The network of a model folder, its weights in float32.
-
-    Raises:
-        OSError: the folder holds no network.
-    """
-    return transformers.Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
 def _set_up_copying(network: Any) -> None:
     config = network.config
     wide = config.head_dim
-    if config.num_hidden_layers < 2 or config.num_attention_heads < 4 or config.hidden_size < 4 * wide:
-        raise ValueError("copying takes two layers and four heads whose widths add up to the network's")
     free, shared = 3 * wide, 3 * wide - 1
     first, second = (network.model.layers[place].self_attn for place in (0, 1))
     base = config.rope_parameters["rope_theta"]

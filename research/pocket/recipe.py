@@ -5,9 +5,7 @@ loss of a whole dialogue is about names and numbers that cannot be predicted. A 
 keeps some weight: without it the model keeps the habit whether a rule asks for it or not."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
-from typing import Self
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,6 @@ class Recipe:
     """Everything that determines the weights, on one machine.
 
     Attributes:
-        start: Digest of the model folder whose weights the training continues; empty: new weights.
         rate: The learning rate of embeddings and norms (AdamW), of which stages take shares.
         matrix_rate: The learning rate of all other matrices (Muon).
         warm: Steps over which the rates rise at the beginning.
@@ -82,7 +79,6 @@ class Recipe:
     """
 
     seed: int = 1
-    start: str = ""
     stages: Sequence[Stage] = STAGES
     rate: float = 3e-3
     matrix_rate: float = 0.02
@@ -96,20 +92,6 @@ class Recipe:
     def steps(self) -> int:
         """Optimizer steps, one group of dialogues each."""
         return sum(stage.steps for stage in self.stages)
-
-    def continuing(self, start: str) -> Self:
-        """The recipe from its second stage on, for a model that can copy and talk, of this digest."""
-        steps = self.steps
-        return replace(self, start=start, stages=self.stages[1:]).resized(steps)
-
-    def resized(self, steps: int) -> Self:
-        """The same recipe with another number of steps, the stages in proportion."""
-        ends = [
-            end * steps // self.steps for end in accumulate((stage.steps for stage in self.stages), initial=0)
-        ]
-        lengths = (end - start for start, end in pairwise(ends))
-        stages = zip(self.stages, lengths, strict=True)
-        return replace(self, stages=tuple(replace(stage, steps=length) for stage, length in stages))
 
     def at(self, step: int) -> tuple[Stage, float]:
         """The stage of a step, and the share of the learning rates there."""
