@@ -1,6 +1,6 @@
 """Compares the scores of ToolSandbox's scenarios with those of ToolSandbox's own roles and evaluator.
 
-    python benchmarks/toolsandbox.py [--trajectories 300] [--cases 150]
+    python benchmarks/toolsandbox.py [--trajectories 300]
 
 Needs an export: `trace2evolve import CLONE --format toolsandbox`. A script of each scenario does what its
 milestones ask for. It is played as it is and damaged: a call is dropped, swapped, repeated, altered or named
@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.toolsandbox_cases import Maker
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.scoring.milestones import START, Constraint, Graph, Rule, evaluate
+from pytest_trace2evolve.scoring.milestones import START, Constraint, Rule
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.worlds.toolsandbox.bridge import EXTRACTORS
 from pytest_trace2evolve.worlds.toolsandbox.dump import Base, export_folder, read_manifest
 from pytest_trace2evolve.worlds.toolsandbox.process import BRIDGE, bridge_environment
 from pytest_trace2evolve.worlds.toolsandbox.world import ToolSandboxWorld
@@ -291,12 +289,19 @@ async def play(world: ToolSandboxWorld, script: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def run_upstream(lines: Sequence[Mapping[str, Any]], results: Path, *, cases: bool = False) -> dict[str, Any]:
-    """Play scripts, or evaluate cases, with ToolSandbox's own code; `results` keeps those that are done."""
+def run_upstream(lines: Sequence[Mapping[str, Any]], results: Path) -> dict[str, Any]:
+    """Play scripts with ToolSandbox's own code; `results` keeps those that are done."""
     manifest = read_manifest(export_folder())
     known = _read_results(results)
-    last = "cases" if cases else str(manifest.seed)
-    command = [manifest.python, "-W", "ignore", str(UPSTREAM), str(BRIDGE), str(manifest.clock), last]
+    command = [
+        manifest.python,
+        "-W",
+        "ignore",
+        str(UPSTREAM),
+        str(BRIDGE),
+        str(manifest.clock),
+        str(manifest.seed),
+    ]
     text = "".join(json.dumps(line) + "\n" for line in lines if line["key"] not in known)
     with results.open("a", encoding="utf-8") as file:
         subprocess.run(
@@ -311,28 +316,6 @@ def run_upstream(lines: Sequence[Mapping[str, Any]], results: Path, *, cases: bo
     return _read_results(results)
 
 
-def case_graphs(case: Mapping[str, Any]) -> tuple[Graph, Graph]:
-    """The milestones and minefields of a case of `toolsandbox_cases.py`."""
-    graphs = []
-    for kind in ("milestones", "minefields"):
-        graph = copy.deepcopy(case[kind])
-        for part in (part for parts in graph["milestones"] for part in parts):
-            if "extractor" in part:
-                names, convert = EXTRACTORS[part["extractor"]]
-                column = next(iter(part["rows"][0]))
-                part["extractor"] = {"names": names, "convert": convert, "column": column}
-        graphs.append(Graph.model_validate(graph))
-    return graphs[0], graphs[1]
-
-
-def score_case(case: Mapping[str, Any]) -> float | None:
-    """The similarity of a case; None if a milestone refers to one that is matched later."""
-    try:
-        return evaluate(case["snapshots"], *case_graphs(case)).similarity
-    except KeyError:
-        return None
-
-
 def _read_results(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
@@ -344,7 +327,6 @@ def _read_results(path: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trajectories", type=int, default=300)
-    parser.add_argument("--cases", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("toolsandbox-upstream"), help="folder; resumes")
     parser.add_argument("--frozen", type=Path, help="write upstream's scores to a file")
@@ -352,14 +334,10 @@ def main() -> None:
     arguments.results.mkdir(exist_ok=True)
     world = ToolSandboxWorld("offline")
     scripts = write_scripts(world, arguments.trajectories, arguments.seed)
-    cases = [{"key": str(seed), **Maker(seed).case()} for seed in range(arguments.cases)]
     their_scripts = run_upstream(scripts, arguments.results / "scripts.jsonl")
-    their_cases = run_upstream(cases, arguments.results / "cases.jsonl", cases=True)
     ours = {script["key"]: asyncio.run(play(world, script))["similarity"] for script in scripts}
     theirs = {key: their_scripts[key]["similarity"] for key in ours}
     _report("trajectories", ours, theirs)
-    own_cases = {case["key"]: score_case(case) for case in cases}
-    _report("cases", own_cases, {key: their_cases[key].get("similarity") for key in own_cases})
     kinds = collections.Counter(key.rpartition("/")[2] for key in ours)
     print(f"damage: {dict(kinds)}")
     bases = [
@@ -373,7 +351,6 @@ def main() -> None:
             "trajectories": arguments.trajectories,
             "seed": arguments.seed,
             "scripts": theirs,
-            "cases": {key: their_cases[key].get("similarity") for key in own_cases},
         }
         arguments.frozen.write_text(json.dumps(content, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -1,7 +1,6 @@
 """Plays scripts with ToolSandbox's own roles and evaluator; `toolsandbox.py` runs it in its environment.
 
 python toolsandbox_upstream.py BRIDGE CLOCK SEED < scripts.jsonl > results.jsonl
-python toolsandbox_upstream.py BRIDGE CLOCK cases < cases.jsonl > results.jsonl
 """
 
 import importlib.util
@@ -21,9 +20,6 @@ def _load(path):
 def main(bridge_path, clock, seed):
     bridge = _load(bridge_path)
     bridge.freeze(float(clock))
-    if seed == "cases":
-        evaluate_cases(bridge)
-        return
     from openai.types.chat.chat_completion_message_tool_call import ChatCompletionMessageToolCall, Function
     from tool_sandbox.common.execution_context import RoleType, get_current_context
     from tool_sandbox.common.message_conversion import Message, openai_tool_call_to_python_code
@@ -109,97 +105,6 @@ def main(bridge_path, clock, seed):
         except Exception as error:
             result = {"similarity": 0.0, "error": f"{type(error).__name__}: {error}"}
         print(json.dumps({"key": script["key"], **result}), flush=True)
-
-
-def evaluate_cases(bridge):
-    """Evaluate cases of `toolsandbox_cases.py`."""
-    for line in sys.stdin:
-        case = json.loads(line)
-        try:
-            found = _evaluation(bridge, case).evaluate(_context(case["snapshots"]), 30)
-            result = {
-                "similarity": found.similarity,
-                "milestones": [pair[1] for pair in found.milestone_mapping.values()],
-                "minefields": found.minefield_similarity,
-            }
-        except Exception as error:
-            result = {"error": type(error).__name__}
-        print(json.dumps({"key": case["key"], **result}), flush=True)
-
-
-def _context(snapshots):
-    """An execution context with the history of some snapshots."""
-    import polars
-    from tool_sandbox.common.execution_context import DatabaseNamespace, ExecutionContext
-
-    context = ExecutionContext()
-    for namespace, schema in context.dbs_schemas.items():
-        rows, previous = [], None
-        for index, snapshot in enumerate(snapshots):
-            table = snapshot[str(namespace)]
-            if namespace == DatabaseNamespace.SANDBOX or table != previous:
-                guard = [] if namespace == DatabaseNamespace.SANDBOX and index else [{}]
-                empty = dict.fromkeys(schema)
-                rows += [{**empty, **row, "sandbox_message_index": index} for row in [*guard, *table]]
-            previous = table
-        context._dbs[namespace] = polars.DataFrame(rows, schema=schema)
-    assert DatabaseNamespace.SANDBOX in context._dbs
-    return context
-
-
-def _evaluation(bridge, case):
-    from tool_sandbox.common.evaluation import Evaluation, MilestoneMatcher
-
-    matchers = []
-    for kind in ("milestones", "minefields"):
-        graph = case[kind]
-        milestones = [[_constraint(bridge, part) for part in parts] for parts in graph["milestones"]]
-        matchers.append(MilestoneMatcher(*_milestones(milestones, graph["edges"])))
-    return Evaluation(milestone_matcher=matchers[0], minefield_matcher=matchers[1])
-
-
-def _milestones(milestones, edges):
-    from tool_sandbox.common.evaluation import Milestone
-
-    # The guards are among the constraints, so upstream must add none.
-    made = [Milestone(snapshot_constraints=parts, guardrail_database_list=[]) for parts in milestones]
-    return made, [tuple(edge) for edge in edges] or None
-
-
-def _constraint(bridge, part):
-    import functools
-
-    import polars
-    from tool_sandbox.common import evaluation, tool_trace_extractors
-    from tool_sandbox.common.execution_context import DatabaseNamespace, ExecutionContext
-
-    rules = {rule: getattr(evaluation, name) for name, rule in bridge.RULES.items()}
-    measures = {measure: getattr(evaluation, name) for name, measure in bridge.MEASURES.items()}
-    rule = rules[part["rule"]]
-    if "extractor" in part:
-        extractor = getattr(tool_trace_extractors, part["extractor"])
-        rule = functools.partial(rule, fill_to=next(iter(part["rows"][0])), extractor=extractor)
-    namespace = DatabaseNamespace[part["table"]]
-    columns = {}
-    for name, column in part.get("columns", {}).items():
-        columns[name] = measures[column["measure"]]
-        if column.get("tolerance"):
-            limits = {
-                key: float("inf") if value is None else value for key, value in column["tolerance"].items()
-            }
-            columns[name] = functools.partial(columns[name], atol_dict=limits)
-    target = None
-    if "rows" in part:
-        schema = dict(ExecutionContext.dbs_schemas[namespace], sender=polars.String, recipient=polars.String)
-        schema["tool_trace"] = polars.String
-        target = polars.DataFrame(part["rows"], schema={name: schema[name] for name in part["rows"][0]})
-    return evaluation.SnapshotConstraint(
-        database_namespace=namespace,
-        snapshot_constraint=rule,
-        reference_milestone_node_index=part["reference"],
-        target_dataframe=target,
-        column_similarity_measure=columns,
-    )
 
 
 if __name__ == "__main__":

@@ -1,26 +1,31 @@
-"""Scores that ToolSandbox's own evaluator gave, frozen; `benchmarks/toolsandbox.py` writes them."""
+"""Scores that ToolSandbox's own evaluator gave, frozen.
+
+`benchmarks/toolsandbox.py` writes those of scripts. The cases of random milestones were made once.
+"""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks import toolsandbox
-from benchmarks.toolsandbox_cases import Maker
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.scoring.milestones import Measure, evaluate
+from pytest_trace2evolve.scoring.milestones import Graph, Measure, evaluate
 from pytest_trace2evolve.worlds.toolsandbox.world import ToolSandboxWorld
 
-FROZEN = json.loads((Path(__file__).parent / "toolsandbox_scores.json").read_text(encoding="utf-8"))
+FOLDER = Path(__file__).parent
+FROZEN = json.loads((FOLDER / "toolsandbox_scores.json").read_text(encoding="utf-8"))
+CASES = json.loads(gzip.decompress((FOLDER / "toolsandbox_cases.json.gz").read_bytes()))
 
 
-@pytest.mark.parametrize("seed", [int(seed) for seed in FROZEN["cases"]])
-def test_a_case_of_our_own_has_upstreams_similarity(seed):
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_case_of_our_own_has_upstreams_similarity(number):
     pytest.importorskip("rouge_score")
-    case = Maker(seed).case()
-    graphs = toolsandbox.case_graphs(case)
-    expected = FROZEN["cases"][str(seed)]
+    case = CASES[number]
+    graphs = [Graph.model_validate(case[kind]) for kind in ("milestones", "minefields")]
+    expected = case["similarity"]
     if expected is None:  # a milestone refers to one that is matched later, which no scenario does
         with pytest.raises(KeyError):
             evaluate(case["snapshots"], *graphs)
