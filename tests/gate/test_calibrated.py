@@ -131,14 +131,6 @@ def test_three_trials_a_side_are_paired_by_task(side_of: Callable[..., Columns])
 # Check by check.
 
 
-def test_a_gain_is_promoted_and_its_reverse_discarded() -> None:
-    old, new = side(*[0] * 12, *[1] * 8), side(*[1] * 12, *[1] * 8)
-    assert judged(old, new).decision is Decision.PROMOTE
-    back = judged(new, old)
-    assert back.decision is Decision.DISCARD
-    assert "reward_improved" in ids(back, FAIL)
-
-
 def test_hold_needs_the_bound_above_minus_the_margin() -> None:
     few, many = side(*[1, 0] * 10), side(*[1, 0] * 60)
     assert judged(few, few, Goal.HOLD).decision is Decision.INCONCLUSIVE

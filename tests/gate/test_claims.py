@@ -366,7 +366,7 @@ OTHERS = [
 def test_a_draw_that_another_goal_or_policy_judged_counts(
     looks: list[tuple[dict[str, Any], Decision, DrawOrigin]],
 ) -> None:
-    """In all orders, and whatever was decided: each look at a further draw is an analysis of the test."""
+    """In all orders, and after every decision, each look at a further draw is an analysis of the test."""
     draws = [drawn(2 * place, f"{place}", made=made) for place, (*_, made) in enumerate(looks)]
     verdicts = [
         judged(at(2 * place + 1), decision=decision, draw=f"{place}" * 32, **further)

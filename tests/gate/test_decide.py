@@ -12,7 +12,6 @@ from pytest_trace2evolve.gate.confirm import FreshResult, fresh_p
 from pytest_trace2evolve.gate.decide import GateInput, decide
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.tallies import REGRESSIONS
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
@@ -102,14 +101,6 @@ def test_a_guard_with_too_few_tasks_says_how_many_are_enough() -> None:
     assert "1 task cannot detect a drop of 20 points (detectable: none)" in guard(*of(1, 0)).reason
 
 
-def test_a_guard_is_asked_for_harm_alone() -> None:
-    """Five points down on 200 tasks: neither shown not worse nor p <= .05, so no harm was detected."""
-    verdict = guard(*of(200, broken=30, fixed=20))
-    assert (check(verdict, REWARD_DROP).p or 0) > 0.05
-    assert verdict.guard is GuardAnswer.NO_HARM_DETECTED
-    assert "reward_not_worse" not in {one.id for one in verdict.checks}
-
-
 def test_identical_evidence_needs_no_tasks() -> None:
     old = side(1, 0, 1)
     verdict = decide(
@@ -189,26 +180,6 @@ def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:
 # Missing simulations.
 
 
-def mostly_lost(measured: int) -> tuple[Side, Side]:
-    """40 tasks that all pass on the baseline; of the candidate some are measured, and the others are lost."""
-    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
-    new = [
-        sim(task, 0.0 if task < measured else None, trial=trial) for task in range(40) for trial in range(2)
-    ]
-    return old, new
-
-
-@pytest.mark.parametrize("policy", [CALIBRATED, STRICT])
-@pytest.mark.parametrize("goal", Goal)
-def test_what_fits_on_a_full_disk_discards_nothing(goal: Goal, policy: Any) -> None:
-    """Only the short traces fit, and they are those that fail: the candidate may be better."""
-    old = [sim(task, float(trial == 2), trial=trial) for task in range(40) for trial in range(3)]
-    new = [sim(task, None if trial else 0.0, trial=trial) for task in range(40) for trial in range(3)]
-    verdict = judged(old, new, goal, policy)
-    assert any(one.status is CheckStatus.FAIL for one in verdict.checks)
-    assert verdict.decision is Decision.INCONCLUSIVE
-
-
 def eight_fell() -> tuple[Side, Side, Side]:
     """40 tasks of two trials; a candidate that fails the first trial of eight; a baseline that lost those."""
     old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
@@ -233,14 +204,6 @@ def test_a_discard_that_the_missing_could_have_prevented_is_withheld(goal: Goal)
         CheckStatus.UNDECIDED,
     )
     assert check(verdict, "best_case").detail.startswith("would not fail: ")
-
-
-@pytest.mark.parametrize("goal", Goal)
-def test_a_discard_stands_that_nothing_missing_could_have_prevented(goal: Goal) -> None:
-    """Also with far less than 90 % measured."""
-    verdict = judged(*mostly_lost(24), goal)
-    assert verdict.decision is Decision.DISCARD
-    assert check(verdict, "best_case").status is CheckStatus.PASS
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -1,25 +1,35 @@
-"""Laws of comparisons, for all figures and policies."""
+"""Laws of the gate: order, losses, guards, and that many comparisons are decided as each is."""
 
+from collections.abc import Sequence
+from itertools import product
 from random import Random
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.decide import GateInput, decide, worst_decision
-from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.protocols import Policy
+from pytest_trace2evolve.gate.alpha_spending import Stage
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.columns import AGENT_ERRORS, INVARIANT_METRICS, INVARIANTS
+from pytest_trace2evolve.gate.confirm import CLEARED, CONFIRMED, FreshResult
+from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks, worst_decision
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, pair
+from pytest_trace2evolve.gate.policy import STRICT, Strict
+from pytest_trace2evolve.gate.protocols import Policy, Question
+from pytest_trace2evolve.gate.tallies import Tally
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, GuardAnswer, Label, Verdict
+from tests.gate.verdicts import judged
 from tests.gate_helpers import Side, lost, side, sim, strict
 
-LAW = settings(deadline=None, max_examples=25)
+LAWS = settings(deadline=None, max_examples=25)
 GOALS = st.sampled_from(Goal)
-POLICIES = st.sampled_from([CALIBRATED, STRICT])
+BUILT_IN = st.sampled_from([CALIBRATED, STRICT])
 NOT_PROMOTED = (Decision.DISCARD, Decision.INCONCLUSIVE)
-REWARDS = st.sampled_from([0.0, 0.25, 0.3, 1.0])
+FRACTIONS = st.sampled_from([0.0, 0.25, 0.3, 1.0])
 
 Sides = tuple[Side, Side]
 
@@ -58,7 +68,7 @@ def records(
 ) -> SimulationEvidence:
     """One simulation of a task with so many gold read and write actions."""
     end = draw(st.sampled_from(["user_stop", "agent_stop", "user_stop", "timeout", "max_steps"]))
-    reward = draw(REWARDS | st.none() if missing else REWARDS)
+    reward = draw(FRACTIONS | st.none() if missing else FRACTIONS)
     checked = end not in ("timeout", "max_steps")
     matched = [draw(st.integers(0, total)) if checked else None for total in totals]
     read, write = zip(totals, matched, strict=True)
@@ -94,7 +104,9 @@ def near_promotions(draw: st.DrawFn) -> Sides:
 SIDES = st.one_of(tables(), near_promotions(), far_apart())
 
 
-def judged(sides: Sides, policy: Policy, goal: Goal, *, guard: bool = False, partial: str = "") -> Verdict:
+def verdict_on(
+    sides: Sides, policy: Policy, goal: Goal, *, guard: bool = False, partial: str = ""
+) -> Verdict:
     return decide(
         GateInput(pair(*sides), policy, goal=goal, label=Label.CLEAN, is_guard=guard, partial_reason=partial)
     )
@@ -107,25 +119,25 @@ def lose(sides: Sides, data: st.DataObject, most: int) -> None:
         sides[which][place] = lost(sides[which][place], before_it_ran=data.draw(st.booleans()))
 
 
-@LAW
-@given(SIDES, POLICIES, GOALS, st.data())
+@LAWS
+@given(SIDES, BUILT_IN, GOALS, st.data())
 def test_the_order_of_records_does_not_matter(sides, policy, goal, data):
     shuffled = tuple(data.draw(st.permutations(records)) for records in sides)
-    assert judged(shuffled, policy, goal) == judged(sides, policy, goal)
+    assert verdict_on(shuffled, policy, goal) == verdict_on(sides, policy, goal)
 
 
-@settings(LAW, max_examples=50)
-@given(SIDES, POLICIES, GOALS, st.data())
+@settings(LAWS, max_examples=50)
+@given(SIDES, BUILT_IN, GOALS, st.data())
 def test_losing_simulations_never_yields_a_promotion(sides, policy, goal, data):
-    before = judged(sides, policy, goal).decision
+    before = verdict_on(sides, policy, goal).decision
     lose(sides, data, 4)
-    after = judged(sides, policy, goal).decision
+    after = verdict_on(sides, policy, goal).decision
     # More data may settle what `calibrated` left open; a discard stays one, and `strict` compares points.
     excluded = NOT_PROMOTED if policy is STRICT else (Decision.DISCARD,)
     assert not (before in excluded and after is Decision.PROMOTE)
 
 
-@LAW
+@LAWS
 @given(near_promotions(), GOALS, st.integers(0, 10), st.sampled_from([0, 1]), st.booleans())
 def test_losing_one_simulation_of_eleven_never_yields_a_promotion(sides, goal, place, which, early):
     before = strict(*sides, goal).decision
@@ -133,38 +145,38 @@ def test_losing_one_simulation_of_eleven_never_yields_a_promotion(sides, goal, p
     assert not (before in NOT_PROMOTED and strict(*sides, goal).decision is Decision.PROMOTE)
 
 
-@LAW
-@given(SIDES, POLICIES, st.data())
+@LAWS
+@given(SIDES, BUILT_IN, st.data())
 def test_a_loss_on_a_guard_never_turns_a_discard_into_no_objection(sides, policy, data):
-    if judged(sides, policy, Goal.HOLD, guard=True).decision is not Decision.DISCARD:
+    if verdict_on(sides, policy, Goal.HOLD, guard=True).decision is not Decision.DISCARD:
         return
     place = data.draw(st.integers(0, len(sides[1]) - 1))
     sides[1][place] = lost(sides[1][place])
-    assert judged(sides, policy, Goal.HOLD, guard=True).decision is not None
+    assert verdict_on(sides, policy, Goal.HOLD, guard=True).decision is not None
 
 
-@LAW
-@given(SIDES, POLICIES)
+@LAWS
+@given(SIDES, BUILT_IN)
 def test_of_two_sides_at_most_one_improves_on_the_other(sides, policy):
-    both_ways = [judged(order, policy, Goal.IMPROVE).decision for order in (sides, sides[::-1])]
+    both_ways = [verdict_on(order, policy, Goal.IMPROVE).decision for order in (sides, sides[::-1])]
     assert both_ways.count(Decision.PROMOTE) <= 1
 
 
-@LAW
-@given(SIDES, POLICIES)
+@LAWS
+@given(SIDES, BUILT_IN)
 def test_a_side_is_never_better_than_itself(sides, policy):
-    assert judged((sides[0], sides[0]), policy, Goal.IMPROVE).decision in NOT_PROMOTED
+    assert verdict_on((sides[0], sides[0]), policy, Goal.IMPROVE).decision in NOT_PROMOTED
 
 
-@LAW
+@LAWS
 @given(far_apart())
 def test_a_side_against_itself_is_identical_evidence_and_holds(sides):
-    verdict = judged((sides[0], sides[0]), CALIBRATED, Goal.HOLD)
+    verdict = verdict_on((sides[0], sides[0]), CALIBRATED, Goal.HOLD)
     assert verdict.identical
     assert verdict.decision is Decision.PROMOTE
 
 
-@LAW
+@LAWS
 @given(st.data())
 def test_a_side_that_is_whole_holds_its_own(data):
     one = []
@@ -178,7 +190,7 @@ def test_a_side_that_is_whole_holds_its_own(data):
     assert strict(one, one, Goal.HOLD).decision is Decision.PROMOTE
 
 
-@LAW
+@LAWS
 @given(SIDES, GOALS, st.booleans(), st.data())
 def test_a_further_max_step_failure_never_improves_the_verdict(sides, goal, partial, data):
     baseline, candidate = sides
@@ -192,7 +204,7 @@ def test_a_further_max_step_failure_never_improves_the_verdict(sides, goal, part
     assert after.rank <= before.rank
 
 
-@LAW
+@LAWS
 @given(SIDES, st.sampled_from(["", "stopped by -x"]))
 def test_a_guard_never_promotes_and_withholds_only_for_what_is_missing(sides, partial):
     decision = strict(*sides, is_guard=True, partial_reason=partial).decision
@@ -202,17 +214,17 @@ def test_a_guard_never_promotes_and_withholds_only_for_what_is_missing(sides, pa
         assert partial or not compared or any(record.reward is None for side in sides for record in side)
 
 
-@LAW
+@LAWS
 @given(far_apart(), GOALS, st.booleans(), st.data())
 def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, guard, data):
-    before = judged(both, CALIBRATED, goal, guard=guard)
+    before = verdict_on(both, CALIBRATED, goal, guard=guard)
     place = data.draw(st.integers(0, len(both[1]) - 1))
     record = both[1][place]
     if record.invariants is None:
         return
     kind = data.draw(st.sampled_from(Invariant))
     both[1][place] = record.model_copy(update={"invariants": {**record.invariants, kind: 1}})
-    after = judged(both, CALIBRATED, goal, guard=guard)
+    after = verdict_on(both, CALIBRATED, goal, guard=guard)
     p = [next((one.p for one in each.checks if one.id == "invariants"), None) for each in (before, after)]
     if p[0] is not None:
         assert p[1] is not None
@@ -221,10 +233,10 @@ def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, g
     assert ranks[1] <= ranks[0]
 
 
-@LAW
+@LAWS
 @given(far_apart(), GOALS, st.sampled_from([1, 40]))
 def test_a_guard_without_harm_has_no_small_p_and_rules_out_twenty_points(both, goal, times):
-    verdict = judged(repeated(both, times), CALIBRATED, goal, guard=True)
+    verdict = verdict_on(repeated(both, times), CALIBRATED, goal, guard=True)
     if verdict.guard is not GuardAnswer.NO_HARM_DETECTED:
         assert verdict.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
         return
@@ -235,18 +247,18 @@ def test_a_guard_without_harm_has_no_small_p_and_rules_out_twenty_points(both, g
         assert is_detected or verdict.reason.endswith("is excluded")
 
 
-@LAW
+@LAWS
 @given(far_apart(), st.data())
 def test_no_regression_passes_nothing_that_another_goal_discards(both, data):
     """Lost simulations included: a candidate that is discarded without them never passes with them."""
-    others = [judged(both, CALIBRATED, goal).decision for goal in (Goal.HOLD, Goal.IMPROVE)]
-    verdict = judged(both, CALIBRATED, Goal.NO_REGRESSION)
+    others = [verdict_on(both, CALIBRATED, goal).decision for goal in (Goal.HOLD, Goal.IMPROVE)]
+    verdict = verdict_on(both, CALIBRATED, Goal.NO_REGRESSION)
     assert verdict.label is not Label.CLEAN
     if Decision.DISCARD in others:
         assert verdict.decision is Decision.DISCARD
     lose(both, data, 4)
     if verdict.decision is Decision.DISCARD:
-        assert judged(both, CALIBRATED, Goal.NO_REGRESSION).decision is not Decision.PROMOTE
+        assert verdict_on(both, CALIBRATED, Goal.NO_REGRESSION).decision is not Decision.PROMOTE
 
 
 def repeated(both: Sides, times: int) -> Sides:
@@ -264,7 +276,7 @@ def repeated(both: Sides, times: int) -> Sides:
 DECISIONS = st.lists(st.sampled_from([*Decision, None]), max_size=6)
 
 
-@LAW
+@LAWS
 @given(DECISIONS, DECISIONS, st.data())
 def test_the_worst_of_several_verdicts_depends_on_neither_order_nor_grouping(first, second, data):
     whole = worst_decision([*first, *second])
@@ -272,7 +284,7 @@ def test_the_worst_of_several_verdicts_depends_on_neither_order_nor_grouping(fir
     assert worst_decision(data.draw(st.permutations([*first, *second]))) is whole
 
 
-@LAW
+@LAWS
 @given(DECISIONS)
 @example([None, None])
 @example([Decision.PROMOTE, Decision.DISCARD, Decision.INCONCLUSIVE])
@@ -292,6 +304,179 @@ def test_the_laws_speak_of_discards_and_promotions_that_do_come_about():
     new = [
         sim(task, 0.0, read=(2, 0), write=(1, 0)).model_copy(update={"id": f"n{task}"}) for task in range(12)
     ]
-    assert judged((old, new), CALIBRATED, Goal.HOLD).decision is Decision.DISCARD
-    assert judged((old, new), CALIBRATED, Goal.HOLD, guard=True).decision is Decision.DISCARD
-    assert judged((new, old), CALIBRATED, Goal.IMPROVE).decision is Decision.PROMOTE
+    assert verdict_on((old, new), CALIBRATED, Goal.HOLD).decision is Decision.DISCARD
+    assert verdict_on((old, new), CALIBRATED, Goal.HOLD, guard=True).decision is Decision.DISCARD
+    assert verdict_on((new, old), CALIBRATED, Goal.IMPROVE).decision is Decision.PROMOTE
+
+
+# Many comparisons at once.
+
+
+LAW = settings(deadline=None, max_examples=30)
+POLICIES = st.sampled_from(
+    [
+        CALIBRATED,
+        STRICT,
+        Calibrated(has_fixed_tasks=True),
+        Calibrated(
+            blocks_on_suspected=True, margins={"reward": 0.3, "action_match": 0.2}, weights={"max_steps": 0}
+        ),
+    ]
+)
+REWARDS = st.sampled_from([0.0, 1.0, 1.0, 0.5, None])
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> list[Pairs]:
+    """A few comparisons of as many tasks each; some hold fractions, some have lost simulations."""
+    tasks, trials = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    live, watched = draw(st.booleans()), draw(st.booleans())
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        rewards = draw(st.sampled_from([REWARDS, st.sampled_from([0.0, 1.0])]))
+        better = draw(st.booleans())
+        sides: tuple[Side, Side] = [], []
+        for (which, records_of_side), task, trial in product(enumerate(sides), range(tasks), range(trials)):
+            reward = float(which) if better and draw(st.booleans()) else draw(rewards)
+            failed_end = draw(st.sampled_from([*["user_stop"] * 8, "max_steps", "agent_error"]))
+            end = failed_end if reward == 0.0 else "user_stop"
+            record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
+            kind = draw(st.sampled_from([Invariant.PROMISES, Invariant.CONSENT])) if watched else None
+            broken = {kind: draw(st.integers(0, 1))} if kind and reward is not None else None
+            update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
+            records_of_side.append(record.model_copy(update=update))
+        if draw(st.booleans()):
+            sides[0][:] = [
+                record.model_copy(update={"critical": record.task_id in "01"}) for record in sides[0]
+            ]
+        pairs = pair(*sides)
+        if live:
+            p = draw(st.sampled_from([1e-4, 0.02, 0.7]))
+            pairs = pairs.with_fresh_results(dict.fromkeys(pairs.broken_tasks(), FreshResult(p, p)))
+        found.append(pairs)
+    return found
+
+
+def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
+    """The same comparisons as rows of one."""
+
+    def side(which: int) -> Tally:
+        parts = [pairs.sides[which] for pairs in comparisons]
+        none = np.zeros(parts[0].trials.shape)  # a side of which nothing was measured
+
+        def of_kind(one: Tally, name: str, kind: str) -> np.ndarray:
+            # A kind that a side broke in no trial has no key: all its trials kept it.
+            rest = one.checked.get(INVARIANTS, none) if kind in INVARIANT_METRICS else none
+            rest = one.measured if kind == AGENT_ERRORS else rest
+            return np.asarray(getattr(one, name).get(kind, rest))
+
+        return Tally(
+            **{
+                name: {
+                    kind: np.stack([of_kind(one, name, kind) for one in parts])
+                    for kind in sorted({kind for one in parts for kind in one.matched})
+                }
+                if name in ("matched", "checked")
+                else np.stack([getattr(one, name) for one in parts])
+                for name in Tally.__dataclass_fields__
+            }
+        )
+
+    rows = [one.comparisons for one in comparisons]
+    asked = {kind: np.vstack([row.has_actions[kind] for row in rows]) for kind in rows[0].has_actions}
+    fresh = None if rows[0].fresh_p is None else np.vstack([row.fresh_p for row in rows])
+    critical = np.vstack([row.is_critical for row in rows])
+    return Comparisons(side(0), side(1), fresh_p=fresh, is_critical=critical, has_actions=asked)
+
+
+@LAW
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.booleans(), st.sampled_from([1.0, 0.2]))
+def test_a_row_comes_out_as_the_gate_decides_it(
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
+) -> None:
+    stage, question = Stage(1, 1, 1, 0.05 * level), Question(goal, is_guard=guard, stage_alpha=0.05 * level)
+    rows = decision_ranks(policy, stacked(found), question)
+    for rank, pairs in zip(rows, found, strict=True):
+        verdict = decide(
+            GateInput(
+                pairs,
+                policy,
+                goal=goal,
+                label=Label.DEVELOPMENT,
+                is_guard=guard,
+                stage=stage,
+            )
+        )
+        assert guard or verdict.decision is not None
+        assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
+
+
+@LAW
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.booleans(), st.data())
+def test_fresh_trials_decide_between_all_cleared_and_all_confirmed(
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, data: st.DataObject
+) -> None:
+    """So a session leaves them out if these two and the verdict without any are the same."""
+    pairs = found[0]
+    names = list(pairs.select_names(pairs.comparisons.is_broken[0]))
+
+    def rank(fresh: dict[str, FreshResult]) -> int:
+        tried = pairs.with_fresh_results(fresh)
+        verdict = decide(GateInput(tried, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard))
+        return (verdict.decision or Decision.PROMOTE).rank
+
+    results = st.sampled_from([CLEARED, CONFIRMED, FreshResult(0.02, 0.02), FreshResult(0.3, 0.1), None])
+    mixed = {name: result for name in names if (result := data.draw(results)) is not None}
+    worst, best = rank(dict.fromkeys(names, CONFIRMED)), rank(dict.fromkeys(names, CLEARED))
+    assert min(worst, rank({})) <= rank(mixed) <= max(best, rank({}))
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
+    """Estimand `suite` rests on how much trials of a task differ, which one trial cannot say."""
+    old = [sim(task, 1.0) for task in range(30)]
+    new = [sim(task, 1.0).model_copy(update={"id": f"new-{task}"}) for task in range(30)]
+    verdict = decide(
+        GateInput(pair(old, new), Calibrated(has_fixed_tasks=True), goal=goal, label=Label.CLEAN)
+    )
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert "needs two trials of a task on either side" in verdict.checks[0].detail
+    assert verdict.settling == ()
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0.0, 1.0, None])), min_size=1, max_size=24)
+
+
+def numbered(found: list[tuple[int, float | None]]) -> Side:
+    trials: dict[int, int] = {}
+    records = []
+    for task, reward in found:
+        trials[task] = trials.get(task, -1) + 1
+        records.append(
+            sim(task, reward, trial=trials[task], read=(1, None if reward is None else int(reward)))
+        )
+    return records
+
+
+def filled(side: Side, reward: float) -> Side:
+    return [
+        one if one.reward is not None else sim(one.task_id, reward, trial=one.trial, read=(1, int(reward)))
+        for one in side
+    ]
+
+
+@settings(max_examples=30)
+@given(RECORDS, RECORDS, st.sampled_from(Goal), st.booleans(), st.sampled_from([CALIBRATED, STRICT]))
+def test_a_discard_holds_with_the_missing_at_their_best(
+    old: list[Any], new: list[Any], goal: Goal, guard: bool, policy: Any
+) -> None:
+    """And without anything missing nothing is withheld and nothing is asked."""
+    sides = numbered(old), numbered(new)
+    verdict = judged(*sides, goal, policy, is_guard=guard)
+    best = judged(filled(sides[0], 0.0), filled(sides[1], 1.0), goal, policy, is_guard=guard)
+    whole = all(one.reward is not None for side in sides for one in side)
+    if verdict.decision is Decision.DISCARD:
+        assert best.decision is Decision.DISCARD or not (best.checks and verdict.checks)
+    if whole:
+        assert not {"best_case", "worst_case", "measured", "lost_again"} & {one.id for one in verdict.checks}
+        assert best == verdict

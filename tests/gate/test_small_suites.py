@@ -104,17 +104,6 @@ def test_the_stated_drop_of_these_tasks_is_found(kind: str, tasks: int, trials: 
     assert (compute_findings(worse, rules)[REWARD].harm_p <= level).mean() >= 0.8
 
 
-def test_the_smallest_number_of_these_tasks_is_the_first_that_detects() -> None:
-    spread = drop_sensitivity(0.4, 12, 4, 0.05, has_fixed_tasks=True)
-    assert spread.tasks is not None
-    variance = 0.4**2 - 0.25 / 4 / 12
-    smallest = [
-        drop_sensitivity(float(np.sqrt(variance + 0.25 / 4 / number)), number, 4, 0.05, has_fixed_tasks=True)
-        for number in (spread.tasks - 1, spread.tasks)
-    ]
-    assert (smallest[0].drop or 1) > 0.2 >= (smallest[1].drop or 1)
-
-
 def test_the_figures_of_the_page_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row of benchmarks/gate-figures.md, made again by the code that wrote the page."""
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))

@@ -152,14 +152,6 @@ def test_a_guard_discards_on_harm_and_otherwise_decides_nothing(old, new, decisi
 
 
 @pytest.mark.parametrize(
-    "new", [side(1, 1), side(0, 0), at_max_steps(0)], ids=["better", "worse", "max steps"]
-)
-def test_a_split_that_was_run_in_part_is_inconclusive_whatever_the_figures(new):
-    verdict = strict(side(1, 0), new, partial_reason="only -k 100")
-    assert (verdict.decision, verdict.reason) == (Decision.INCONCLUSIVE, "only -k 100")
-
-
-@pytest.mark.parametrize(
     ("old", "new"),
     [([], []), (side(1), side(1, start=9)), (side(None, 1), side(1, None)), (side(0), at_max_steps(1))],
 )

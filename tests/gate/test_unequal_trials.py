@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.decide import GateInput, decide
-from pytest_trace2evolve.gate.intervals import information_share
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.protocols import Policy, Question
@@ -125,9 +124,3 @@ def test_only_the_candidate_needs_more_trials_while_the_baseline_has_more() -> N
     assert needed.trials is not None
     assert needed.trials <= 16
     assert needed.simulations == 30 * (needed.trials - 2)
-
-
-def test_the_information_of_a_stage_counts_the_fixed_baseline() -> None:
-    assert information_share(2, 8, 8) == pytest.approx(0.4)
-    assert information_share(2, 8, 1e9) == pytest.approx(0.25)
-    assert information_share(8, 8, 16) == 1.0

@@ -364,7 +364,7 @@ OUTCOMES = st.lists(st.text("KBNE", min_size=4, max_size=4), min_size=3, max_siz
 def test_a_verdict_with_missing_results_holds_for_every_outcome_of_them(
     policy: Policy, old: list[str], data: st.DataObject
 ) -> None:
-    """A pass or a failure with missing results stays one, whatever the missing results would have been."""
+    """A pass or a failure with missing results stays one for all possible missing results."""
     new = data.draw(st.lists(st.text("KBNE", min_size=4, max_size=4), min_size=len(old), max_size=len(old)))
 
     def fill(tasks: list[str]) -> Side:
