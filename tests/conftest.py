@@ -1,8 +1,12 @@
 """Fixtures shared by all tests."""
 
 import asyncio
+import atexit
 import gc
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +51,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes, or is drawn, says more about the machine than about the law.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# Figures that other tests or the user keep must decide nothing here. Forked processes end without `atexit`.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="t2e-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tau2-results"
 

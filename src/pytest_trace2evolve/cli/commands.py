@@ -6,12 +6,7 @@ An option name has the same meaning in every command and in the pytest plugin.
 import argparse
 
 from pytest_trace2evolve.cli.import_commands import IMPORT, REVIEW
-from pytest_trace2evolve.cli.improve_commands import (
-    CAPABILITIES,
-    ENVIRONMENT,
-    IMPROVE,
-    TRAIN,
-)
+from pytest_trace2evolve.cli.improve_commands import CAPABILITIES, ENVIRONMENT, IMPROVE, TRAIN
 from pytest_trace2evolve.cli.parser import (
     BASE_URL_OPTION,
     DRY_RUN_OPTION,
@@ -32,6 +27,7 @@ from pytest_trace2evolve.cli.parser import (
 
 POLICY_OPTION = text_option("--policy", None, "gate policy (default: calibrated)")
 _EVIDENCE_KEYS = ("provider", "judge-base-url")
+RESCORE_OPTION = flag_option("--rescore", "score all results again, and forget the figures kept of them")
 MARGIN_OPTION = number_option("--margin", "M", "reward margin for goal hold", check_share)
 
 INIT = Command(
@@ -118,6 +114,7 @@ COMPARE = Command(
         path_option("--report", "FILE", "write the report page (HTML)"),
         JSON_OPTION,
         JUDGE_OPTION,
+        RESCORE_OPTION,
     ),
     keys=_EVIDENCE_KEYS,
 )
@@ -135,16 +132,12 @@ CALIBRATE = Command(
             "results", "RESULTS", "trials of one agent: run ids, saved baselines or files", nargs="+"
         ),
         text_option("--policy", None, "gate policy (repeatable; default: all)", action="append"),
-        integer_option(
-            "--trials",
-            "K",
-            "trials of each task on each side",
-            range_check(1, 10_000),
-        ),
+        integer_option("--trials", "K", "trials of each task on each side", range_check(1, 10_000)),
         MARGIN_OPTION,
         flag_option("--live", "also simulate the reruns of a live run"),
         JSON_OPTION,
         JUDGE_OPTION,
+        RESCORE_OPTION,
     ),
     keys=(*_EVIDENCE_KEYS, "resamples"),
     defaults={"resamples": 2000},

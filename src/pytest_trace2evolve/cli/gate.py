@@ -5,7 +5,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,14 +118,12 @@ def compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
     from pytest_trace2evolve.report.verdict import comparison_summary, comparison_text
     from pytest_trace2evolve.session.compare import compare
-    from pytest_trace2evolve.session.evidence_sources import find_evidence
 
     if options.split and not options.suite:
         raise ConfigError("--split needs --suite; name the suite of the split")
     project = project_of(options) if options.suite else nearest_project(options)
     baseline_paths, candidate_paths = (
-        [find_evidence(name, project, Path.cwd(), options.suite) for name in _names_of(side)]
-        for side in (options.baseline, options.candidate)
+        _paths_of(_names_of(side), options, project) for side in (options.baseline, options.candidate)
     )
     comparison = compare(
         baseline_paths,
@@ -154,6 +152,15 @@ def compare(options: argparse.Namespace) -> int:
     return EXIT_STATUS[comparison.verdict.decision]
 
 
+def _paths_of(names: Iterable[str], options: argparse.Namespace, project: "Project | None") -> list[Path]:
+    from pytest_trace2evolve.session.evidence_sources import find_evidence
+    from pytest_trace2evolve.session.figures import forget_figures
+
+    if options.rescore:
+        forget_figures()
+    return [find_evidence(name, project, Path.cwd(), getattr(options, "suite", None)) for name in names]
+
+
 def _names_of(side: str) -> list[str]:
     """Return the names of a side of a comparison, which several files form if commas separate them."""
     return [side] if Path(side).exists() else side.split(",")
@@ -163,7 +170,6 @@ def calibrate(options: argparse.Namespace) -> int:
     """Print the error rates of each policy on recorded trials."""
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
-    from pytest_trace2evolve.session.evidence_sources import find_evidence
 
     settings = CalibrationSettings(
         policies=tuple(options.policy or ()),
@@ -174,7 +180,7 @@ def calibrate(options: argparse.Namespace) -> int:
     )
     project = nearest_project(options)
     calibration = calibrate_files(
-        [find_evidence(name, project, Path.cwd()) for name in options.results],
+        _paths_of(options.results, options, project),
         worlds_of(project),
         settings,
         project=project,

@@ -110,14 +110,11 @@ def traces_digest(path: Path) -> str:
     files = {"results.json": header_path}
     if folder is not None:
         files |= {f"{SIMULATIONS_KEY}/{file.name}": file for file in folder.glob("*.json")}
-    contents = {
-        name: read_bytes(file, ResultsError, max_bytes=MAX_RESULTS_BYTES) for name, file in files.items()
-    }
+    contents = (
+        (name, read_bytes(file, ResultsError, max_bytes=MAX_RESULTS_BYTES)) for name, file in files.items()
+    )
     return digest(
-        {
-            name: digest_text(content.decode("latin-1").replace("\r\n", "\n"))
-            for name, content in contents.items()
-        }
+        {name: digest_text(content.replace(b"\r\n", b"\n").decode("latin-1")) for name, content in contents}
     )
 
 

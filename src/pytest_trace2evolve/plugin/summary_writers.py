@@ -54,9 +54,7 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
         except (OSError, ValueError) as error:
             error_lines.append(_write_error_text(f"the summary could not be written to {name}", error))
     step_summary_path = os.environ.get(STEP_SUMMARY_VAR)
-    has_gate = plan.policy is not None and any(
-        planned_suite.baseline for planned_suite in plan.suites.values()
-    )
+    has_gate = plan.policy is not None and any(planned.baseline for planned in plan.suites.values())
     if step_summary_path and has_gate:
         try:
             append_step_summary(Path(step_summary_path), summary)

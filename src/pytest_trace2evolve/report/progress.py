@@ -228,14 +228,12 @@ class ProgressTracker:
         self._engine = engine
         self._baseline_rewards = {
             (name, task_id): reward
-            for name, planned_suite in suites.items()
-            if planned_suite.baseline is not None
-            for task_id, trials in trials_by_task(planned_suite.baseline.evidence.simulations).items()
+            for name, planned in suites.items()
+            if planned.baseline is not None
+            for task_id, trials in trials_by_task(planned.baseline.evidence.simulations).items()
             if (reward := trials.reward) is not None
         }
-        self.total = sum(
-            len(planned_suite.lock.tasks) * planned_suite.trials for planned_suite in suites.values()
-        )
+        self.total = sum(len(planned.lock.tasks) * planned.trials for planned in suites.values())
         self._sums = (0, 0.0, 0, 0.0)
 
     def add_task(self, suite: str, task_id: str, records: tuple[SimulationEvidence, ...]) -> None:

@@ -181,15 +181,10 @@ def _record_agreement(path: Path, check: TraceCheck, agreement: Agreement) -> No
     """Add an agreement to a check's file. It replaces an earlier one for the same judge and rubric."""
     file = read_agreements(path)
     others = [item for item in (file.agreements if file else ()) if item.judge != agreement.judge]
-    new_file = AgreementFile(check=check.id, agreements=(*others, agreement)).sealed()
-    write_atomic(path, _render_file(new_file))
-
-
-def _render_file(file: AgreementFile) -> str:
-    """Render a file with one agreement per line."""
-    fields = file.model_dump(mode="json")
-    lines = ",\n".join(f"  {canonical_json(item)}" for item in fields["agreements"])
-    return (
-        f'{{"schema_version": {file.schema_version}, "check": "{file.check}", "digest": "{file.digest}",\n'
-        f'"agreements": [\n{lines}\n]}}\n'
+    new = AgreementFile(check=check.id, agreements=(*others, agreement)).sealed()
+    lines = ",\n".join(f"  {canonical_json(item.model_dump(mode='json'))}" for item in new.agreements)
+    write_atomic(
+        path,
+        f'{{"schema_version": {new.schema_version}, "check": "{new.check}", "digest": "{new.digest}",\n'
+        f'"agreements": [\n{lines}\n]}}\n',
     )

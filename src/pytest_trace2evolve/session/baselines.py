@@ -199,9 +199,8 @@ def _baselines_from_path(
     loaded_evidence = load_evidence(
         [path], worlds, provider, judge, split_by_suite=True, trace_checks=trace_checks
     )
-    files = tuple((file.path, file.run) for file in loaded_evidence.files)
     baselines = {
-        suite.name: _restrict_to_suite(suite, Baseline(path.name, side, files=files), path)
+        suite.name: _restrict_to_suite(suite, Baseline(path.name, side, files=loaded_evidence.files), path)
         for suite in suites
         if (side := _find_side(suite, loaded_evidence.sides)) is not None
     }

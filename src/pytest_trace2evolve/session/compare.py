@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.session.evidence_sources import load_evidence
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.evidence.results import ResultsFile
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.project.suites import Suite
     from pytest_trace2evolve.records.protocols import Judge
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Side:
     """One side of a comparison: its name, provenance, simulations as columns, and notes.
 
-    `evidence` and `files` hold the whole evidence and the results files that were read, if they are kept.
+    `evidence` and `files` hold the whole evidence and the paths of its results files, if they are kept.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Side:
     columns: Columns
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
-    files: "tuple[ResultsFile, ...]" = ()
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,34 +105,27 @@ def compare(
             raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(suite_lock.splits)}")
         tasks = suite_lock.tasks if split is None else suite_lock.splits[split]
         provider = provider or suite_spec.provider
-    baseline_side, candidate_side = (
-        read_side(
-            paths,
-            worlds,
-            provider,
-            judge,
-            project=project,
-            trace_checks=trace_checks,
-            keeps_evidence=keeps_evidence,
-        )
+    read = partial(read_side, worlds=worlds, provider=provider, judge=judge, project=project)
+    old, new = (
+        read(paths, trace_checks=trace_checks, keeps_evidence=keeps_evidence)
         for paths in (baseline, candidate)
     )
-    _check_comparable(baseline_side, candidate_side)
-    missing_text = unrecorded_fields(baseline_side.provenance, candidate_side.provenance)
-    changes = agent_changes(baseline_side.provenance, candidate_side.provenance).values()
+    _check_comparable(old, new)
+    origins = old.provenance, new.provenance
+    missing_text = unrecorded_fields(*origins)
+    changes = agent_changes(*origins).values()
     left_out: dict[str, str] = {}
-    sides = baseline_side.columns, candidate_side.columns
+    sides = old.columns, new.columns
     if project is not None and suite is not None and tasks is not None:
         mode = project.suite(suite).mode
-        if baseline_side.provenance.mode != mode:
+        if old.provenance.mode != mode:
             raise ResultsError(
-                f"suite {suite!r} has domain {mode}, but the runs have {baseline_side.provenance.mode}; "
+                f"suite {suite!r} has domain {mode}, but the runs have {old.provenance.mode}; "
                 "name a suite of that domain"
             )
         sides, left_out = _restrict_to_lock(*sides, tasks)
     pairs = pair(*sides).with_left_out(left_out)
-    pairs = pairs.with_ungated_checks(_ungated_checks(baseline_side.provenance, trace_checks, project))
-    origins = baseline_side.provenance, candidate_side.provenance
+    pairs = pairs.with_ungated_checks(_ungated_checks(old.provenance, trace_checks, project))
     judged_suite = project.suite(suite) if project and suite else recorded_suite(*origins, project)
     if judged_suite is not None:
         min_trials = min((int(side.trials.min()) for side in pairs.sides if side.trials.size), default=0)
@@ -149,23 +142,23 @@ def compare(
         )
     )
     compared = ComparedSides(
-        baseline=describe_side(baseline_side.provenance, baseline_side.columns.models),
-        candidate=describe_side(candidate_side.provenance, candidate_side.columns.models),
+        baseline=describe_side(old.provenance, old.columns.models),
+        candidate=describe_side(new.provenance, new.columns.models),
     )
     return Comparison(
         verdict=verdict,
-        baseline_name=_short_name(baseline_side.name),
-        candidate_name=_short_name(candidate_side.name),
+        baseline_name=_short_name(old.name),
+        candidate_name=_short_name(new.name),
         compared=compared,
         notes=(
             *(trace_checks.notes if trace_checks is not None else ()),
-            *baseline_side.notes,
-            *candidate_side.notes,
+            *old.notes,
+            *new.notes,
             *((missing_text,) if missing_text else ()),
             *(f"the agents differ: {phrase}" for phrases in changes for phrase in phrases),
             *filter(None, [compared.undeclared_model_note]),
         ),
-        sides=(baseline_side, candidate_side) if keeps_evidence else None,
+        sides=(old, new) if keeps_evidence else None,
     )
 
 
@@ -259,7 +252,7 @@ def read_side(
     evidence = loaded_evidence.sides[0]
     side = Side(name, evidence.provenance, build_columns(evidence.simulations), loaded_evidence.notes)
     if keeps_evidence:
-        side = replace(side, evidence=evidence, files=loaded_evidence.files)
+        side = replace(side, evidence=evidence, files=tuple(path for path, _ in loaded_evidence.files))
     return _check_not_empty(side)
 
 
@@ -269,26 +262,19 @@ def _check_not_empty(side: Side) -> Side:
     return side
 
 
-def _check_comparable(baseline_side: Side, candidate_side: Side) -> None:
-    domains = (baseline_side.provenance.domain, candidate_side.provenance.domain)
+def _check_comparable(old: Side, new: Side) -> None:
+    domains = (old.provenance.domain, new.provenance.domain)
     if domains[0] != domains[1]:
         raise ResultsError(
             f"the baseline has domain {domains[0]!r}, but the candidate has {domains[1]!r}; "
             "only runs of one domain can be compared"
         )
-    contents = [side.columns.content_digests() for side in (baseline_side, candidate_side)]
-    problems = list(
-        provenance_differences(
-            baseline_side.provenance,
-            candidate_side.provenance,
-            baseline_tasks=contents[0],
-            candidate_tasks=contents[1],
-        )
+    old_tasks, new_tasks = old.columns.content_digests(), new.columns.content_digests()
+    differences = provenance_differences(
+        old.provenance, new.provenance, baseline_tasks=old_tasks, candidate_tasks=new_tasks
     )
-    if problems:
-        raise ResultsError(
-            f"{baseline_side.name} and {candidate_side.name} cannot be compared: {'; '.join(problems)}"
-        )
+    if problems := list(differences):
+        raise ResultsError(f"{old.name} and {new.name} cannot be compared: {'; '.join(problems)}")
 
 
 def _restrict_to_lock(

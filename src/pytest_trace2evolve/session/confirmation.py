@@ -190,9 +190,11 @@ class _BaselineSetupFinder:
         price = live.agent.price if is_local else self.prices.get(model.model)
         if self.options.budgets.cost is not None and price is None:
             raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
+        folder = live.agent.folder
+        name_at_server = live.agent.model if has_same_weights or folder is None else folder.name
         agent = replace(
             live.agent,
-            model=self._model_name(live.agent, has_same_weights) if is_local else model.model,
+            model=name_at_server if is_local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
             url_option=live.agent.url_option if endpoint.url is None else "t2e_baseline_base_url",
             api_key_env=endpoint.api_key_env or live.agent.api_key_env,
@@ -202,7 +204,7 @@ class _BaselineSetupFinder:
             extra_body=model.extra_body,
             parameters=model.parameters,
             price=price,
-            folder=live.agent.folder if is_local else None,
+            folder=folder if is_local else None,
             adapter=live.agent.adapter if is_local and has_same_weights else None,
             weights=model.weights,
         )
@@ -241,11 +243,6 @@ class _BaselineSetupFinder:
         assert self.live.function is not None
         assert live.function is not None
         return replace(live, function=replace(live.function, log_folder=self.live.function.log_folder))
-
-    @staticmethod
-    def _model_name(agent: ModelSettings, has_same_weights: bool) -> str:
-        """Return the name of the baseline's model at the server of the agent's folder."""
-        return agent.model if has_same_weights or agent.folder is None else agent.folder.name
 
 
 def _past_function(function: AgentFunction, code: Code | None, root: Path) -> AgentFunction | None:

@@ -48,8 +48,8 @@ class Draws:
         self._own_agent_draws: set[tuple[str, str, str]] = set()
         self._splits = {
             (name, task_id): split
-            for name, planned_suite in plan.suites.items()
-            for split, tasks in planned_suite.lock.splits.items()
+            for name, planned in plan.suites.items()
+            for split, tasks in planned.lock.splits.items()
             for task_id in tasks
         }
         self._selected_tasks: frozenset[tuple[str, str]] = frozenset(self._splits)
@@ -85,9 +85,9 @@ class Draws:
             OSError, ResultsError: as in `draw_id`.
         """
         plan = self._plan
-        planned_suite = plan.suites[suite]
-        task = plan.project.world(planned_suite.suite, self._worlds).tasks()[task_id]
-        key = trial_key(plan, planned_suite, task, trial, plan.setup_of(suite, baseline=baseline))
+        planned = plan.suites[suite]
+        task = plan.project.world(planned.suite, self._worlds).tasks()[task_id]
+        key = trial_key(plan, planned, task, trial, plan.setup_of(suite, baseline=baseline))
         if self.origin is not DrawOrigin.KEPT:
             assert self._scratch_store is not None
             return StorageLocation(self._scratch_store, key)
@@ -144,9 +144,7 @@ class Draws:
             return
         for folder, _, _ in os.walk(self._plan.project.finished_folder):
             remove_abandoned_files(Path(folder))
-        live_suites = [
-            name for name, planned_suite in self._plan.suites.items() if planned_suite.recorded_runs is None
-        ]
+        live_suites = [name for name, planned in self._plan.suites.items() if planned.recorded_runs is None]
         for suite in live_suites:
             self._store(suite, baseline=False)
         for suite in self._plan.baseline_sides:
@@ -156,21 +154,17 @@ class Draws:
 
     def is_drawn(self, suite: str, split: str) -> bool:
         """Return whether the run makes simulations of a gate or guard split with an unscripted agent."""
-        planned_suite = self._plan.suites[suite]
+        planned = self._plan.suites[suite]
         is_ledger_split = self._plan.project.splits[split].role in SEALED_ROLES
-        return (
-            is_ledger_split
-            and planned_suite.recorded_runs is None
-            and planned_suite.agent not in SCRIPTED_AGENTS
-        )
+        return is_ledger_split and planned.recorded_runs is None and planned.agent not in SCRIPTED_AGENTS
 
-    def _draw_origin(self, planned_suite: PlannedSuite) -> DrawOrigin:
+    def _draw_origin(self, planned: PlannedSuite) -> DrawOrigin:
         """Return the origin of a suite's draw.
 
         Simulations of a world or an agent that cannot be identified are `UNSTORED`, because no later run
         reads them.
         """
-        world, live = planned_suite.identity.world, self._plan.live
+        world, live = planned.identity.world, self._plan.live
         agent = None if live is None or live.function is None else live.function.code
         is_unknown = any(code is not None and code.unknown for code in (world, agent))
         origin = DrawOrigin.UNSTORED if is_unknown else self.origin
@@ -181,27 +175,25 @@ class Draws:
 
     def _append_draw(self, suite: str, split: str) -> None:
         plan = self._plan
-        planned_suite = plan.suites[suite]
+        planned = plan.suites[suite]
         fields = {
             "suite": suite,
             "split": split,
-            "lock": planned_suite.lock.digest,
+            "lock": planned.lock.digest,
             "candidate": ContentVersion(id=plan.candidate.id, digest=plan.candidate.digest),
-            "agent": tested_agent_digest(plan, provenance_of(plan, planned_suite)),
+            "agent": tested_agent_digest(plan, provenance_of(plan, planned)),
             "draw": self.draw_id(suite),
-            "made": self._draw_origin(planned_suite),
-            "gated": self._is_gated(planned_suite),
-            "whole": all(
-                (suite, task_id) in self._selected_tasks for task_id in planned_suite.lock.splits[split]
-            ),
+            "made": self._draw_origin(planned),
+            "gated": self._is_gated(planned),
+            "whole": all((suite, task_id) in self._selected_tasks for task_id in planned.lock.splits[split]),
             "run": plan.run_id,
-            "trials": plan.stage.max_trials if plan.stage else planned_suite.trials,
+            "trials": plan.stage.max_trials if plan.stage else planned.trials,
         }
         place = {name: fields[name] for name in ("suite", "split", "lock", "draw", "trials")}
         Ledger(plan.project.ledger_folder).append(entry_maker(Draw, **fields), has_fields(Draw, place))
 
-    def _is_gated(self, planned_suite: PlannedSuite) -> bool:
-        return self._plan.policy is not None and planned_suite.baseline is not None
+    def _is_gated(self, planned: PlannedSuite) -> bool:
+        return self._plan.policy is not None and planned.baseline is not None
 
     def _store(self, suite: str, *, baseline: bool) -> DrawStore:
         plan = self._plan

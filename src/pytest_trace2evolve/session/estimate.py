@@ -63,9 +63,9 @@ def expected_usage(plan: Plan) -> ExpectedUsage:
     """Return the usage of a live run's baselines, at this run's prices."""
     assert plan.live is not None
     usage_by_suite = {
-        name: _usage_by_task(planned_suite.baseline.evidence.simulations, plan.live)
-        for name, planned_suite in plan.suites.items()
-        if planned_suite.baseline is not None
+        name: _usage_by_task(planned.baseline.evidence.simulations, plan.live)
+        for name, planned in plan.suites.items()
+        if planned.baseline is not None
     }
     return ExpectedUsage({name: by_task for name, by_task in usage_by_suite.items() if by_task})
 
@@ -74,10 +74,10 @@ def estimate(plan: Plan, expected: ExpectedUsage, draws: Draws) -> Estimate:
     """Estimate the work of a live run from the usage of its baselines."""
     stored_simulations, total_usage, is_known = 0, NO_USAGE, True
     seen_keys: set[str] = set()  # suites may share tasks, and simulations with equal keys are made once
-    for name, planned_suite in plan.suites.items():
-        for task_id in planned_suite.planned_tasks:
+    for name, planned in plan.suites.items():
+        for task_id in planned.planned_tasks:
             usage = expected.usage_of(name, task_id)
-            for trial in planned_suite.trial_numbers(task_id):
+            for trial in planned.trial_numbers(task_id):
                 store, key = draws.location_of(name, task_id, trial)
                 if key in seen_keys:
                     continue
@@ -107,12 +107,9 @@ def max_fresh_simulations(plan: Plan) -> int:
         return 0
     passing_tasks = 0
     for name in plan.baseline_sides:
-        planned_suite = plan.suites[name]
-        assert planned_suite.baseline is not None
-        trials = [
-            planned_suite.baseline.trials(task_id, digest)
-            for task_id, digest in planned_suite.lock.tasks.items()
-        ]
+        planned = plan.suites[name]
+        assert planned.baseline is not None
+        trials = [planned.baseline.trials(task_id, digest) for task_id, digest in planned.lock.tasks.items()]
         passing_tasks += sum(bool(trial and trial.passes) for trial in trials)
     return min(plan.confirmation.budget, passing_tasks * MAX_FRESH_SIMULATIONS)
 

@@ -7,7 +7,7 @@ Scoring, worlds and the gate are imported where they are used: a comparison of s
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,6 +25,7 @@ from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Set
 from pytest_trace2evolve.records.score import NO_JUDGE_NOTE, RECORDED_VERDICTS, SCORER_VERSION
 from pytest_trace2evolve.records.task_revision import named_revision
 from pytest_trace2evolve.records.trace import FULL_DUPLEX, Simulation
+from pytest_trace2evolve.session.figures import LoadedEvidence, figures_key, read_figures, store_figures
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.reading import first_problem
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.scoring.trace_checks import CheckResult
     from pytest_trace2evolve.session.trace_checks import TraceChecks
     from pytest_trace2evolve.worlds.registry import Worlds
+
+T = TypeVar("T")
 
 
 def path_exists(path: Path) -> bool:
@@ -132,8 +135,8 @@ def file_provenance(file: ResultsFile) -> Provenance:
         policy=digest_text(policy) if isinstance(policy, str) else None,
         agent=_settings(info.get("agent_info")),
         user=_settings(info.get("user_info")),
-        max_steps=_int_or_none(info.get("max_steps")),
-        max_errors=_int_or_none(info.get("max_errors")),
+        max_steps=_typed(info.get("max_steps"), int),
+        max_errors=_typed(info.get("max_errors"), int),
         sources=(file.path.name,),
     )
 
@@ -143,19 +146,15 @@ def _settings(info: object) -> Settings:
         return Settings()
     arguments, guidelines = info.get("llm_args"), info.get("global_simulation_guidelines")
     return Settings(
-        implementation=_str_or_none(info.get("implementation")),
-        model=_str_or_none(info.get("llm")),
-        arguments=arguments if isinstance(arguments, dict) else None,
+        implementation=_typed(info.get("implementation"), str),
+        model=_typed(info.get("llm"), str),
+        arguments=_typed(arguments, dict),
         guidelines=digest_text(guidelines) if isinstance(guidelines, str) else None,
     )
 
 
-def _int_or_none(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _str_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _typed(value: object, kind: type[T]) -> T | None:
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)
@@ -291,21 +290,6 @@ def _score_notes(records: Sequence[SimulationEvidence]) -> Iterator[str]:
         yield f"recorded: the mean over {compared_count} of {len(scored)} scored; the others record no reward"
 
 
-@dataclass(frozen=True)
-class LoadedEvidence:
-    """One candidate's evidence, with one `Evidence` for each domain and mode.
-
-    Attributes:
-        sides: The evidence.
-        notes: Notes on renumbered trials and on simulations without a reward.
-        files: The results files from which the evidence was scored.
-    """
-
-    sides: tuple[Evidence, ...]
-    notes: tuple[str, ...]
-    files: tuple[ResultsFile, ...]
-
-
 def load_evidence(
     paths: Sequence[Path],
     worlds: "Worlds",
@@ -318,6 +302,8 @@ def load_evidence(
 ) -> LoadedEvidence:
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
+    Results are scored once on this machine: see `session.figures`.
+
     Args:
         provider: The provider of the world that scores results which name no provider.
         require_one_agent: Whether all files of a side must have the same candidate and agent.
@@ -328,24 +314,31 @@ def load_evidence(
         ResultsError: a path cannot be read or trusted, files of one side differ in a fact that must be
             equal, or compact evidence and results files are mixed.
     """
+    paths = list(expand_run_folders(paths))
+    rules = [provider, *((require_one_agent, split_by_suite) if len(paths) > 1 else ())]
+    key = figures_key(paths, rules, judge, trace_checks)
+    if (stored := read_figures(key, paths, worlds)) is not None:
+        return stored
     sides: list[Evidence] = []
+    files: list[ResultsFile] = []
     groups: dict[tuple[Mode, str | None], list[ResultsFile]] = {}
 
     def group_key(mode: Mode, suite: str | None) -> tuple[Mode, str | None]:
         return mode, suite if split_by_suite else None
 
-    for path in expand_run_folders(paths):
+    for path in paths:
         content = decode_results(path) if path.is_file() else None
         if is_evidence(content):
             sides.append(parse_evidence(content, path))
         else:
             file = read_results(path, content)
+            files.append(file)
             groups.setdefault(group_key(mode_of(file), file_provenance(file).suite), []).append(file)
-    keys = [group_key(side.provenance.mode, side.provenance.suite) for side in sides]
-    for key in {*keys, *groups}:
-        if keys.count(key) + (key in groups) > 1:
+    saved = [group_key(side.provenance.mode, side.provenance.suite) for side in sides]
+    for name in {*saved, *groups}:
+        if saved.count(name) + (name in groups) > 1:
             raise ResultsError(
-                f"two baselines of domain {key[0]} on one side; give one, or results files only"
+                f"two baselines of domain {name[0]} on one side; give one, or results files only"
             )
     notes: list[str] = []
     for group in groups.values():
@@ -370,8 +363,15 @@ def load_evidence(
             judges = {file_provenance(file).judge or RECORDED_VERDICTS for file in group}
             origin = origin.model_copy(update={"judge": ", ".join(sorted(judges))})
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
-    files = tuple(file for group in groups.values() for file in group)
-    return LoadedEvidence(tuple(sides), tuple(notes), files)
+    loaded = LoadedEvidence(
+        sides=tuple(sides),
+        notes=tuple(notes),
+        files=tuple((file.path, file.run) for file in files),
+        providers=tuple({provider or file_provenance(file).provider: None for file in files}),
+    )
+    if len(files) == len(paths) and key == figures_key(paths, rules, judge, trace_checks):  # no file changed
+        store_figures(key, loaded, worlds)
+    return loaded
 
 
 def combined_provenance(

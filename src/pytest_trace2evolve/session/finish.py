@@ -75,7 +75,7 @@ def store_run(
     for run in runs:
         notes += _write_headers(plan, run, worlds)
         if _has_drawn_simulations(run, draws):
-            name = run.planned_suite.name
+            name = run.planned.name
             ledger.record_traces(name, plan.run_id, plan.suite_folder(name))
     has_saved_baselines = plan.saving is not None and bool(runs)
     for run, outcome in zip(runs, outcomes, strict=True) if plan.saving is not None else ():
@@ -108,7 +108,7 @@ def _run_verdict(
 ) -> RunVerdict:
     """Write the evidence of a gated run, and return the run's verdict."""
     suites = {
-        run.planned_suite.name: _suite_verdict(plan, run, outcome)
+        run.planned.name: _suite_verdict(plan, run, outcome)
         for run, outcome in zip(runs, outcomes, strict=True)
     }
     decision = worst_decision(suite.verdict for suite in suites.values())
@@ -127,11 +127,11 @@ def _run_verdict(
 
 
 def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
-    planned_suite, root = run.planned_suite, plan.project.root
-    run_evidence, evidence_path = suite_evidence(plan, run), evidence_file_path(run.planned_suite.name)
+    planned, root = run.planned, plan.project.root
+    run_evidence, evidence_path = suite_evidence(plan, run), evidence_file_path(run.planned.name)
     digest = write_evidence(plan.run_folder / evidence_path, run_evidence)
     baseline_used = None
-    if (baseline := planned_suite.baseline) is not None:
+    if (baseline := planned.baseline) is not None:
         is_inside = baseline.path is not None and baseline.path.is_relative_to(root)
         path = baseline.path.relative_to(root).as_posix() if baseline.path and is_inside else None
         baseline_used = BaselineReference(name=baseline.name, digest=baseline.digest, path=path)
@@ -139,7 +139,7 @@ def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVer
         verdict=outcome.decision,
         reason=outcome.reason,
         whole=outcome.is_whole and not any(verdict.partial for verdict in outcome.verdicts),
-        lock=planned_suite.lock.digest,
+        lock=planned.lock.digest,
         baseline=baseline_used,
         evidence=EvidenceReference(path=evidence_path, digest=digest),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
@@ -151,8 +151,8 @@ def _has_drawn_simulations(run: SuiteRun, draws: Draws) -> bool:
     """Return whether the run completed a simulation of a gate or guard split."""
     return any(
         record.status is not Status.INFRASTRUCTURE_ERROR
-        for split in run.planned_suite.lock.splits
-        if draws.is_drawn(run.planned_suite.name, split)
+        for split in run.planned.lock.splits
+        if draws.is_drawn(run.planned.name, split)
         for record in run.records_in(split)
     )
 
@@ -176,7 +176,7 @@ def _record_verdicts(
                 has_decided = verdict.decision is not None and not verdict.partial
                 if has_decided and plan.project.splits[split].role in DECIDING_ROLES:
                     claim = claim_of(plan, run, split, draws, verdict.label)
-                    ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
+                    ledger.record(plan, run.planned, verdict, claim, run_verdict)
     except BaseException:
         with contextlib.suppress(OSError):
             Ledger(plan.project.ledger_folder).retract(plan.run_id)
@@ -204,28 +204,28 @@ def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     """Write the headers of a suite's trials and of each side's fresh trials; return notes for the user."""
-    planned_suite, run_evidence = run.planned_suite, suite_evidence(plan, run)
-    world = plan.project.world(planned_suite.suite, worlds)
-    store = RunStore(plan.suite_folder(planned_suite.name))
+    planned, run_evidence = run.planned, suite_evidence(plan, run)
+    world = plan.project.world(planned.suite, worlds)
+    store = RunStore(plan.suite_folder(planned.name))
     dropped_traces = store.set_aside_unreported(run_evidence.simulations)
     trials = max((len(task_run.records) for task_run in run.runs.values()), default=0)
-    if planned_suite.recorded_runs is None:
+    if planned.recorded_runs is None:
         tasks = [world.tasks()[task_id] for task_id in run.runs]
     else:  # the tasks as recorded
-        recorded_tasks = planned_suite.recorded_runs.by_task
+        recorded_tasks = planned.recorded_runs.by_task
         tasks = [recorded_tasks[task_id][0][1] for task_id in run.runs if task_id in recorded_tasks]
     headers = [
         (store, run_evidence.provenance, tasks, store.stored_records(run_evidence.simulations), trials)
     ]
     for name in SIDES:
-        store = RunStore(plan.fresh_folder(planned_suite.name, name))
+        store = RunStore(plan.fresh_folder(planned.name, name))
         if not store.folder.exists():
             continue
         records = [record for fresh in run.fresh_trials.values() for record in getattr(fresh, name)]
         store.set_aside_unreported(records)  # traces of lost trials that were made again
         origin = run_evidence.provenance
-        if name == "baseline" and planned_suite.baseline is not None:
-            baseline_provenance = planned_suite.baseline.evidence.provenance
+        if name == "baseline" and planned.baseline is not None:
+            baseline_provenance = planned.baseline.evidence.provenance
             origin = origin.model_copy(
                 update={"candidate": baseline_provenance.candidate, "agent": baseline_provenance.agent}
             )
@@ -236,10 +236,10 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
             origin,
             tasks,
             records,
-            policy=world.policy(solo=planned_suite.suite.solo),
+            policy=world.policy(solo=planned.suite.solo),
             git_commit=(git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip(),
             trials=trials,
-            max_errors=planned_suite.suite.max_errors,
+            max_errors=planned.suite.max_errors,
         )
         store.write_header(content)
     return (
@@ -271,7 +271,7 @@ def _save_baseline(
             suite_evidence(plan, run),
             saving.mode,
             digest_before=old_digest,
-            tasks=run.planned_suite.lock.tasks,
+            tasks=run.planned.lock.tasks,
             root=plan.project.root,
         )
     except ResultsError as error:
@@ -287,16 +287,16 @@ def agent_error_notes(plan: Plan, runs: Sequence[SuiteRun]) -> list[str]:
     for suite_run in runs:
         if not suite_run.agent_error_count:
             continue
-        planned_suite = suite_run.planned_suite
+        planned = suite_run.planned
         texts = (
-            error.shown_text(is_sealed=is_sealed_task(plan, planned_suite, task_id))
+            error.shown_text(is_sealed=is_sealed_task(plan, planned, task_id))
             for task_id, run in sorted(suite_run.runs.items(), key=lambda item: natural_sort_key(item[0]))
             if (error := run.agent_error) is not None
         )
         first_text = sanitize_line(next(texts, ""), _MAX_ERROR_LENGTH)
         first = f" (first: {first_text})" if first_text else ""
         notes.append(
-            f"{planned_suite.name}: agent errors in {suite_run.agent_error_count} of "
+            f"{planned.name}: agent errors in {suite_run.agent_error_count} of "
             f"{len(suite_run.records)} simulations{first}"
         )
     return notes

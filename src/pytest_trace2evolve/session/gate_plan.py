@@ -210,9 +210,10 @@ def plan_gate(project: Project, base: str, options: Sequence[str]) -> GatePlan:
         task_options = ["-o", f"t2e_suites={_copy_tasks(project, old_project, commit)}"]
     notes += world_notes
     commands, new_task_commands = {}, {}
+    rootdir = ["--rootdir", "."] if is_below_pytest_settings(project.root) else []
     for name in reasons:
         suite_options = [f"--t2e-suite={suite}" for suite in suites.get(name, ())]
-        start = _command_start(project, name)
+        start = ["pytest", *rootdir, "--candidate", name]
         goal_options = _goal_options(project, name, saved, commit)
         commands[name] = [*start, *goal_options, *task_options, *suite_options, *options]
         if new_tasks:
@@ -274,11 +275,6 @@ def _copy_tasks(project: Project, old: Project, commit: str) -> str:
     except OSError as error:
         raise ConfigError(f"{copy}: the tasks of commit {commit[:12]} cannot be copied: {error}") from None
     return (copy / "suites").relative_to(project.root).as_posix()
-
-
-def _command_start(project: Project, name: str) -> list[str]:
-    rootdir = ["--rootdir", "."] if is_below_pytest_settings(project.root) else []
-    return ["pytest", *rootdir, "--candidate", name]
 
 
 def _goal_options(project: Project, name: str, saved: SavedCandidates, commit: str) -> list[str]:

@@ -123,13 +123,13 @@ class ProjectLedger:
         return self._ledger.append(entry_maker(Repair, who=user, **fields))
 
     def record(
-        self, plan: Plan, planned_suite: PlannedSuite, verdict: Verdict, claim: Claim, run_verdict: RunVerdict
+        self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim, run_verdict: RunVerdict
     ) -> Evaluation:
         """Record the gate's decision on a split.
 
         Args:
             plan: The run's plan.
-            planned_suite: The suite.
+            planned: The suite.
             verdict: The verdict on the whole split, with its `decision` set.
             claim: The judged claim, even if the goal claims nothing.
             run_verdict: The verdict of the whole run, as `verdict.json` will hold it.
@@ -138,7 +138,7 @@ class ProjectLedger:
             OSError: the entry could not be written.
         """
         assert verdict.decision is not None
-        assert planned_suite.baseline is not None
+        assert planned.baseline is not None
         repeated_verdict = self.spending(claim).repeated_verdict
         is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and awaits_simulations(verdict)
         # A run that lost simulations and decided nothing is not a test: the same draw with all simulations
@@ -156,7 +156,7 @@ class ProjectLedger:
                     ContentVersion(id=ancestor.id, digest=ancestor.digest) for ancestor in plan.lineage[1:]
                 ),
                 agent=claim.agent,
-                baseline=ContentVersion(id=planned_suite.baseline.name, digest=claim.evidence),
+                baseline=ContentVersion(id=planned.baseline.name, digest=claim.evidence),
                 baseline_identity=claim.baseline,
                 policy=claim.policy,
                 goal=verdict.goal,
@@ -171,7 +171,7 @@ class ProjectLedger:
                 alpha=verdict.alpha if spends_alpha else None,
                 repeats=repeated_verdict.name if repeated_verdict is not None else None,
                 run=plan.run_id,
-                baseline_evidence=planned_suite.baseline.digest if planned_suite.baseline.is_saved else None,
+                baseline_evidence=planned.baseline.digest if planned.baseline.is_saved else None,
                 evidence=run_verdict.suites[claim.suite].evidence.digest,
                 verdict=digest(run_verdict.model_dump(mode="json")),
                 draw=claim.draw_id or None,

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.ledger import evidence_file_path
-from pytest_trace2evolve.evidence.results import combine_results, decode_results
+from pytest_trace2evolve.evidence.results import combine_results, decode_results, read_results
 from pytest_trace2evolve.evidence.run_folder import RunStore
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import Project
@@ -206,10 +206,10 @@ def compared_facts(comparison: Comparison, project: Project | None, worlds: Worl
     old, new = comparison.sides
     assert old.evidence is not None
     assert new.evidence is not None
-    tasks = {task.id: task for side in (old, new) for file in side.files for task in file.tasks.values()}
+    files = [[read_results(path) for path in side.files] for side in (old, new)]
+    tasks = {task.id: task for side in files for file in side for task in file.tasks.values()}
     simulations: list[dict[str, Simulation]] = [
-        {simulation.id: simulation for file in side.files for simulation in file.simulations}
-        for side in (old, new)
+        {simulation.id: simulation for file in side for simulation in file.simulations} for side in files
     ]
     reads = (simulations[0].get, simulations[1].get)
     name = comparison.verdict.suite or ""

@@ -12,7 +12,7 @@ from pytest_trace2evolve.engine.factories import (
     supports_solo,
 )
 from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
-from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
+from pytest_trace2evolve.evidence.saving import SaveMode, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
@@ -158,8 +158,12 @@ def make_plan(
     ]
     if not is_worker:
         check_folders_unused(options.live, [suite.name for suite in suites], [run_folder, *stage_folders])
-    saving = _plan_saving(options, project, suites)
-    if saving and (saving.kept_tasks or saving.kept_trials):
+    saving, is_addition = None, False
+    if (saved_name := options.save_baseline) is not None:
+        paths = {suite.name: project.baseline_path(suite.name, saved_name) for suite in suites}
+        saving = plan_save(saved_name, options.baseline_mode or SaveMode.SAVE, paths)
+        is_addition = bool(saving.kept_tasks or saving.kept_trials)
+    if is_addition:
         policy = None  # a part of a suite decides nothing
     try:
         baselines, baseline_notes = find_baselines(
@@ -200,7 +204,6 @@ def make_plan(
         )
         for suite in suites
     }
-    is_addition = saving is not None and (saving.kept_tasks or saving.kept_trials)
     if saving and is_addition and not any(suite.planned_splits for suite in planned_suites.values()):
         held = f"every {'trial' if saving.kept_trials else 'task'} of {', '.join(planned_suites)}"
         raise ConfigError(
@@ -460,15 +463,14 @@ def _check_texts(candidate: Candidate, suites: Sequence[LockedSuite], resources:
     """
     for locked_suite in suites:
         suite = locked_suite.suite
-        replaced_texts: dict[LockedText, bool] = {
-            "policy": bool(candidate.prompt),
-            "tools": bool(candidate.tools),
+        texts: dict[LockedText, tuple[str, object]] = {
+            "policy": ("prompt", candidate.prompt),
+            "tools": ("tools", candidate.tools),
         }
-        for text, is_replaced in replaced_texts.items():
-            if is_replaced and suite.is_locked(text):
-                field = "prompt" if text == "policy" else "tools"
+        for text, (name, value) in texts.items():
+            if value and suite.is_locked(text):
                 raise ConfigError(
-                    f"candidate {candidate.id!r} sets {field!r}, but suite {suite.name!r} locks its {text}; "
+                    f"candidate {candidate.id!r} sets {name!r}, but suite {suite.name!r} locks its {text}; "
                     f"run a suite that does not lock it, or use the candidate's instruction instead"
                 )
         if candidate.tools:
@@ -569,10 +571,3 @@ def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resour
         code=resources.worlds.code(suite.suite.provider, suite.domain),
         folders=find_code_folders(resources.project.root),
     )
-
-
-def _plan_saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> SavePlan | None:
-    if options.save_baseline is None:
-        return None
-    paths = {suite.name: project.baseline_path(suite.name, options.save_baseline) for suite in suites}
-    return plan_save(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)

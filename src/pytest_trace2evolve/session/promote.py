@@ -10,6 +10,7 @@ adapter's losses in capabilities that it was not trained for, which the gate can
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
@@ -123,15 +124,14 @@ def promote(
     selected_suites = _select_suites(project, run_verdict, suites)
     ledger = ProjectLedger(project)
     with folder_lock(project.root):
-        baselines = tuple(
-            _new_baseline(project, folder, run_verdict, suite, name) for suite in selected_suites
-        )
-        skipped_suites = {
-            suite: verdict.reason or "not requested"
+        make = partial(_new_baseline, project, folder, run_verdict, name)
+        baselines = tuple(map(make, selected_suites))
+        skipped = [
+            (suite, verdict.reason or "not requested")
             for suite, verdict in run_verdict.suites.items()
             if suite not in selected_suites
-        }
-        promotion = Promotion(run_verdict, baselines, tuple(skipped_suites.items()))
+        ]
+        promotion = Promotion(run_verdict, baselines, tuple(skipped))
         if promotion.is_done:
             return promotion
         if ledger.problems:
@@ -142,10 +142,10 @@ def promote(
         check_promotion(folder, run_verdict, ledger.entries, selected_suites)
         _check_candidate(project, run_verdict)
         check_adapter_losses(project, run_verdict)
-        unsaved = [new_baseline for new_baseline in baselines if not new_baseline.is_saved]
-        for new_baseline in unsaved:
-            _check_lock(project, run_verdict.suites[new_baseline.suite], new_baseline)
-            _check_beaten_baseline(project, run_verdict.suites[new_baseline.suite], new_baseline)
+        unsaved = [new for new in baselines if not new.is_saved]
+        for new in unsaved:
+            _check_lock(project, run_verdict.suites[new.suite], new)
+            _check_beaten_baseline(project, run_verdict.suites[new.suite], new)
         if not dry_run:
             _write_baselines(unsaved, name, ledger)
             record_adapter_verdict(project, run_verdict)
@@ -162,21 +162,15 @@ def _paths_to_commit(project: Project, promotion: Promotion) -> Iterator[Path]:
 
 def _write_baselines(baselines: Sequence[NewBaseline], name: str, ledger: ProjectLedger) -> None:
     """Write all baselines and their ledger entries, or leave every baseline unchanged."""
-    old_texts = {
-        new_baseline.path: new_baseline.path.read_text(encoding="utf-8")
-        for new_baseline in baselines
-        if new_baseline.path.exists()
-    }
-    write_together({new_baseline.path: render_evidence(new_baseline.evidence) for new_baseline in baselines})
+    old_texts = {new.path: new.path.read_text(encoding="utf-8") for new in baselines if new.path.exists()}
+    write_together({new.path: render_evidence(new.evidence) for new in baselines})
     try:
-        for new_baseline in baselines:
-            ledger.record_baseline_save(
-                new_baseline.suite, name, new_baseline.evidence, new_baseline.evidence.provenance.replaces
-            )
+        for new in baselines:
+            ledger.record_baseline_save(new.suite, name, new.evidence, new.evidence.provenance.replaces)
     except OSError:
-        for new_baseline in baselines:
-            if new_baseline.path not in old_texts:
-                new_baseline.path.unlink()
+        for new in baselines:
+            if new.path not in old_texts:
+                new.path.unlink()
         write_together(old_texts)
         raise
 
@@ -187,16 +181,11 @@ def _check_promoted(folder: Path, run_verdict: RunVerdict) -> None:
         reason = f" ({run_verdict.stopped})" if run_verdict.stopped else ""
         raise ConfigError(f"{subject} is partial{reason}; only a whole run can be promoted")
     if run_verdict.verdict is None:
-        reasons = "; ".join(
-            f"{suite}: {suite_verdict.reason}" for suite, suite_verdict in run_verdict.suites.items()
-        )
+        reasons = "; ".join(f"{name}: {suite.reason}" for name, suite in run_verdict.suites.items())
         raise ConfigError(f"{subject} gave no verdict ({reasons}); nothing is promoted")
     if run_verdict.verdict is not Decision.PROMOTE:
-        decisions = ", ".join(
-            f"{suite} {suite_verdict.verdict.value}"
-            for suite, suite_verdict in run_verdict.suites.items()
-            if suite_verdict.verdict is not None
-        )
+        judged = {name: suite.verdict for name, suite in run_verdict.suites.items() if suite.verdict}
+        decisions = ", ".join(f"{name} {decision.value}" for name, decision in judged.items())
         raise ConfigError(
             f"{subject} ended in {run_verdict.verdict.value} ({decisions}); only a promoted run can become "
             "a baseline"
@@ -209,9 +198,7 @@ def _check_promoted(folder: Path, run_verdict: RunVerdict) -> None:
 
 
 def _select_suites(project: Project, run_verdict: RunVerdict, suites: Sequence[str]) -> list[str]:
-    judged_suites = [
-        suite for suite, suite_verdict in run_verdict.suites.items() if suite_verdict.verdict is not None
-    ]
+    judged_suites = [name for name, suite in run_verdict.suites.items() if suite.verdict is not None]
     for suite in suites:
         if suite not in judged_suites:
             raise ConfigError(
@@ -229,7 +216,7 @@ def _select_suites(project: Project, run_verdict: RunVerdict, suites: Sequence[s
 
 
 def _new_baseline(
-    project: Project, folder: Path, run_verdict: RunVerdict, suite: str, name: str
+    project: Project, folder: Path, run_verdict: RunVerdict, name: str, suite: str
 ) -> NewBaseline:
     suite_verdict = run_verdict.suites[suite]
     if suite_verdict.baseline is None:
@@ -244,9 +231,8 @@ def _new_baseline(
             f"{suite_verdict.evidence.digest}; run it again"
         )
     lineage = {"replaces": suite_verdict.baseline.digest, "promoted_from": run_verdict.run}
-    evidence = run_evidence.model_copy(
-        update={"provenance": run_evidence.provenance.model_copy(update=lineage)}
-    )
+    origin = run_evidence.provenance.model_copy(update=lineage)
+    evidence = run_evidence.model_copy(update={"provenance": origin})
     path = project.baseline_path(suite, name)
     is_saved = path.exists() and evidence_digest(read_evidence(path)) == evidence_digest(evidence)
     return NewBaseline(suite, path, evidence, suite_verdict.baseline.name, is_saved)
@@ -263,24 +249,23 @@ def _check_candidate(project: Project, run_verdict: RunVerdict) -> None:
         )
 
 
-def _check_lock(project: Project, suite_verdict: SuiteVerdict, new_baseline: NewBaseline) -> None:
-    suite_lock = project.lock.suites[new_baseline.suite]
-    if project.suite(new_baseline.suite).definition != suite_lock.definition:
+def _check_lock(project: Project, suite_verdict: SuiteVerdict, new: NewBaseline) -> None:
+    suite_lock = project.lock.suites[new.suite]
+    if project.suite(new.suite).definition != suite_lock.definition:
         raise ResultsError(
-            f"{project.suite_path(new_baseline.suite)}: its settings changed since {project.lock_path.name} "
+            f"{project.suite_path(new.suite)}: its settings changed since {project.lock_path.name} "
             "was written; restore it, or lock it and run the candidate again"
         )
     if suite_verdict.lock != suite_lock.digest:
-        changes = lock_changes(new_baseline.evidence, suite_lock) or (
+        changes = lock_changes(new.evidence, suite_lock) or (
             f"lock {suite_verdict.lock!r} and {suite_lock.digest!r}",
         )
         raise ResultsError(
-            f"{project.lock_path}: {new_baseline.suite} has changed since the run: {'; '.join(changes)}; "
-            "run it again"
+            f"{project.lock_path}: {new.suite} has changed since the run: {'; '.join(changes)}; run it again"
         )
 
 
-def _check_beaten_baseline(project: Project, suite_verdict: SuiteVerdict, new_baseline: NewBaseline) -> None:
+def _check_beaten_baseline(project: Project, suite_verdict: SuiteVerdict, new: NewBaseline) -> None:
     beaten_baseline = suite_verdict.baseline
     assert beaten_baseline is not None
     old_path = None if beaten_baseline.path is None else project.root / beaten_baseline.path
@@ -293,9 +278,9 @@ def _check_beaten_baseline(project: Project, suite_verdict: SuiteVerdict, new_ba
                 f"{old_path}: the baseline has changed since the run: it was {beaten_baseline.digest} and is "
                 f"{actual_digest}; run it again"
             )
-    if new_baseline.path.exists() and new_baseline.path != old_path:
+    if new.path.exists() and new.path != old_path:
         raise ResultsError(
-            f"{new_baseline.path}: exists, but is not the baseline that the run beat "
+            f"{new.path}: exists, but is not the baseline that the run beat "
             f"({beaten_baseline.name}); give a different --name"
         )
 
@@ -314,11 +299,8 @@ _STATES = {
 def gate_decision(run_verdict: RunVerdict) -> Decision | None:
     """Return the gate's decision; a promotion by a partial run or without a claim becomes inconclusive."""
     claims_nothing = run_verdict.partial or run_verdict.goal is Goal.NO_REGRESSION
-    return (
-        Decision.INCONCLUSIVE
-        if claims_nothing and run_verdict.verdict is Decision.PROMOTE
-        else run_verdict.verdict
-    )
+    is_void = claims_nothing and run_verdict.verdict is Decision.PROMOTE
+    return Decision.INCONCLUSIVE if is_void else run_verdict.verdict
 
 
 def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:
@@ -328,24 +310,15 @@ def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple
     Otherwise such a loss only prevents a promotion. Missing measurements in other capabilities also
     prevent a promotion.
     """
-    losses = {
-        name: reward_change
-        for name, reward_change in manifest.heldout.items()
-        if name not in manifest.environments and reward_change.change < -MAX_LOSS
-    }
-    certain_losses = {
-        name: reward_change
-        for name, reward_change in losses.items()
-        if reward_change.high is not None and reward_change.high < 0
-    }
-    possible_losses = {
-        name: reward_change for name, reward_change in losses.items() if name not in certain_losses
-    }
-    reasons = [f"forgot {_format_changes(certain_losses)}"] if certain_losses else []
-    reasons += [f"perhaps forgot {_format_changes(possible_losses)}"] if possible_losses else []
+    others = {name: loss for name, loss in manifest.heldout.items() if name not in manifest.environments}
+    losses = {name: loss for name, loss in others.items() if loss.change < -MAX_LOSS}
+    certain = {name: loss for name, loss in losses.items() if loss.high is not None and loss.high < 0}
+    possible = {name: loss for name, loss in losses.items() if name not in certain}
+    reasons = [f"forgot {_format_changes(certain)}"] if certain else []
+    reasons += [f"perhaps forgot {_format_changes(possible)}"] if possible else []
     reasons += ["was measured in no other environment"] if lacks_other_environments(manifest) else []
     state = _STATES[decision]
-    if certain_losses:
+    if certain:
         state = AdapterState.DISCARDED
     elif reasons and state is AdapterState.PROMOTED:
         state = AdapterState.INCONCLUSIVE
@@ -353,7 +326,7 @@ def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple
 
 
 def _format_changes(losses: Mapping[str, RewardChange]) -> str:
-    texts = [f"{name} ({100 * reward_change.change:+.1f} points)" for name, reward_change in losses.items()]
+    texts = [f"{name} ({100 * change.change:+.1f} points)" for name, change in losses.items()]
     return ", ".join(texts).replace("-", "−")
 
 
@@ -417,14 +390,12 @@ def record_adapter_verdict(project: Project, run_verdict: RunVerdict) -> Adapter
         )
     decision = gate_decision(run_verdict)
     state, reason = adapter_state(decision, adapter.manifest)
-    baseline_names = {
-        suite.baseline.name for suite in run_verdict.suites.values() if suite.baseline is not None
-    }
+    baselines = [suite.baseline for suite in run_verdict.suites.values() if suite.baseline is not None]
     verdict = AdapterVerdict(
         decision=decision or Decision.INCONCLUSIVE,
         run=run_verdict.run,
         candidate=run_verdict.candidate.id,
-        baseline=", ".join(sorted(baseline_names)),
+        baseline=", ".join(sorted({baseline.name for baseline in baselines})),
         policy=run_verdict.policy,
         why=reason,
         time=run_verdict.time,

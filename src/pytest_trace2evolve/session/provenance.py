@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.trials import TaskRun
 
 
-def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
+def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
     """Return the provenance of the evidence of one suite of a run."""
     common_fields = {
-        "suite": planned_suite.suite.name,
-        "domain": planned_suite.suite.domain,
-        "provider": planned_suite.suite.provider,
-        "lock": planned_suite.lock.digest,
-        "lock_parts": planned_suite.lock.parts,
-        "provider_version": planned_suite.lock.provider_version,
-        "task_revision": planned_suite.lock.task_revision,
+        "suite": planned.suite.name,
+        "domain": planned.suite.domain,
+        "provider": planned.suite.provider,
+        "lock": planned.lock.digest,
+        "lock_parts": planned.lock.parts,
+        "provider_version": planned.lock.provider_version,
+        "task_revision": planned.lock.task_revision,
         "scorer_version": SCORER_VERSION,
         "candidate": plan.candidate.to_ref(),
         "judge": getattr(plan.judge, "model", None),
@@ -62,52 +62,53 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         "created_at": plan.started_at,
     }
     checks = plan.trace_checks.recorded_origins
-    if planned_suite.recorded_runs is not None:
-        recorded_provenance = file_provenance(planned_suite.recorded_runs.files[0])
-        sources = tuple(file.path.name for file in planned_suite.recorded_runs.files)
-        provenance = recorded_provenance.model_copy(update={**common_fields, "sources": sources})
-        return provenance.model_copy(update={"checks": checks if provenance.is_conversational else None})
-    provenance = Provenance(
-        **common_fields,
-        world=planned_suite.identity.world,
-        agent=agent_settings(planned_suite, plan.live),
-        user=user_settings(plan, planned_suite),
-        max_steps=planned_suite.suite.max_steps,
-        max_errors=planned_suite.suite.max_errors,
-        timeout=planned_suite.suite.timeout,
-        call_timeout=None if plan.live is None else plan.live.call_timeout,
-    )
+    if planned.recorded_runs is not None:
+        sources = tuple(file.path.name for file in planned.recorded_runs.files)
+        provenance = file_provenance(planned.recorded_runs.files[0]).model_copy(
+            update={**common_fields, "sources": sources}
+        )
+    else:
+        provenance = Provenance(
+            **common_fields,
+            world=planned.identity.world,
+            agent=agent_settings(planned, plan.live),
+            user=user_settings(plan, planned),
+            max_steps=planned.suite.max_steps,
+            max_errors=planned.suite.max_errors,
+            timeout=planned.suite.timeout,
+            call_timeout=None if plan.live is None else plan.live.call_timeout,
+        )
     return provenance.model_copy(update={"checks": checks if provenance.is_conversational else None})
 
 
-def agent_settings(planned_suite: PlannedSuite, live: LiveSettings | None) -> Settings:
+def agent_settings(planned: PlannedSuite, live: LiveSettings | None) -> Settings:
     """Return the agent's settings, as evidence records them, in a suite that is not replayed."""
     if live is None:
-        return planned_suite.identity.agent
-    return with_texts(live.agent_settings(), split_texts(planned_suite.identity.agent)[1])
+        return planned.identity.agent
+    return with_texts(live.agent_settings(), split_texts(planned.identity.agent)[1])
 
 
-def user_settings(plan: Plan, planned_suite: PlannedSuite) -> Settings:
+def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
     """Return the user's settings, as evidence records them, in a suite that is not replayed."""
-    if planned_suite.suite.solo:
+    if planned.suite.solo:
         return Settings(implementation=DUMMY_USER)
     if plan.live is None:
-        return planned_suite.identity.user
-    if planned_suite.suite.is_scripted and plan.live.uses_scripts:
-        suite = planned_suite.suite
+        return planned.identity.user
+    if planned.suite.is_scripted and plan.live.uses_scripts:
+        suite = planned.suite
         names = [SCRIPTED_USER] * bool(suite.case_splits) + [SLOT_USER] * bool(suite.task_splits)
         return Settings(implementation=", ".join(names))
-    return plan.live.user_settings().model_copy(update={"guidelines": planned_suite.guidelines})
+    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
 
 
 def trial_key(
-    plan: Plan, planned_suite: PlannedSuite, task: Task, trial: int, setup: CandidateSetup | None = None
+    plan: Plan, planned: PlannedSuite, task: Task, trial: int, setup: CandidateSetup | None = None
 ) -> str:
     """Return the key of a task's trial in a live run; `setup` replaces the plan's candidate and models."""
     candidate, live = (plan.candidate, plan.live) if setup is None else (setup.candidate, setup.live)
     assert live is not None
-    lock, suite, world = planned_suite.lock, planned_suite.suite, planned_suite.identity.world
-    agent = agent_settings(planned_suite, live)
+    lock, suite, world = planned.lock, planned.suite, planned.identity.world
+    agent = agent_settings(planned, live)
     # Unset values are left out, so that the keys of earlier runs do not change.
     timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
@@ -120,43 +121,39 @@ def trial_key(
             **({} if world is None else {"code": world.digest or plan.run_id}),
             "agent": agent.model_dump(mode="json"),
             **({"agent_run": plan.run_id} if agent.code is not None and agent.code.unknown else {}),
-            "user": user_settings(plan, planned_suite).model_dump(mode="json"),
+            "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
             # A cassette's answers differ from those of a live model with the same settings.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
             **({"call_timeout": live.call_timeout} if live.call_timeout not in (None, CALL_TIMEOUT) else {}),
             # A simulation drawn outside this split has no ledger entry, and could be picked for its result.
-            **(
-                {"sealed": sealed_name}
-                if (sealed_name := sealed_split_name(plan, planned_suite, task.id))
-                else {}
-            ),
+            **({"sealed": sealed_name} if (sealed_name := sealed_split_name(plan, planned, task.id)) else {}),
         }
     )
 
 
-def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> str:
+def sealed_split_name(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
     """Return the `suite::split` of a task if the ledger records the split's draws; otherwise empty text."""
-    split = next((name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks), None)
+    split = next((name for name, tasks in planned.lock.splits.items() if task_id in tasks), None)
     if split is None or plan.project.splits[split].role not in SEALED_ROLES:
         return ""
-    return f"{planned_suite.name}::{split}"
+    return f"{planned.name}::{split}"
 
 
-def is_sealed_task(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> bool:
+def is_sealed_task(plan: Plan, planned: PlannedSuite, task_id: str) -> bool:
     """Return whether a task belongs to a split, of any suite, whose traces should stay unread."""
-    return bool(sealed_splits_of_task(plan.project, planned_suite.suite.domain, task_id))
+    return bool(sealed_splits_of_task(plan.project, planned.suite.domain, task_id))
 
 
-def conditions_digest(plan: Plan, planned_suite: PlannedSuite) -> str:
+def conditions_digest(plan: Plan, planned: PlannedSuite) -> str:
     """Return the digest of a suite's conditions in a live run, without tasks, candidate and agent.
 
     Code that cannot be identified gives a digest that no other run has.
     """
-    suite, world = planned_suite.suite, planned_suite.identity.world
+    suite, world = planned.suite, planned.identity.world
     code = None if world is None else world.digest or plan.run_id
-    user = user_settings(plan, planned_suite).model_dump(mode="json")
+    user = user_settings(plan, planned).model_dump(mode="json")
     return digest([user, code, suite.max_steps, suite.max_errors, suite.timeout])
 
 
@@ -196,7 +193,7 @@ def identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) ->
             )
 
 
-def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
+def check_comparable(plan: Plan, planned: PlannedSuite) -> list[str]:
     """Check that the recorded facts of both sides allow a comparison.
 
     Returns:
@@ -206,18 +203,18 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
         ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
             declare the change.
     """
-    assert planned_suite.baseline is not None
-    evidence, new = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    assert planned.baseline is not None
+    evidence, new = planned.baseline.evidence, provenance_of(plan, planned)
     old, sides = (
         evidence.provenance,
-        f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and",
+        f"baseline {planned.baseline.name!r} of {planned.name!r} and",
     )
     digests = {simulation.task_id: simulation.task_digest for simulation in evidence.simulations}
-    tasks = planned_suite.lock.tasks
+    tasks = planned.lock.tasks
     if problems := list(provenance_differences(old, new, baseline_tasks=digests, candidate_tasks=tasks)):
         raise ResultsError(f"{sides} this run cannot be compared: {'; '.join(problems)}")
     changes = agent_changes(old, new)
-    declared_kinds = declared_changes(plan, planned_suite.baseline)
+    declared_kinds = declared_changes(plan, planned.baseline)
     if undeclared_kinds := [kind for kind in changes if kind not in declared_kinds]:
         phrases = "; ".join(phrase for kind in undeclared_kinds for phrase in changes[kind])
         raise ResultsError(
@@ -227,14 +224,14 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
         )
     notes = []
     if missing_text := unrecorded_fields(old, new):
-        notes.append(f"{planned_suite.name}: {missing_text}")
+        notes.append(f"{planned.name}: {missing_text}")
     if changed_files := list(code_differences(old.agent.code, new.agent.code)):
         notes.append(
-            f"{planned_suite.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
+            f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
         )
     if _is_edited(old, new):
         notes.append(
-            f"{planned_suite.name}: {describe_source(plan.candidate.id)} or its prompt was edited after the "
+            f"{planned.name}: {describe_source(plan.candidate.id)} or its prompt was edited after the "
             f"baseline was measured; this run measures the edited candidate"
         )
     return notes
@@ -258,18 +255,18 @@ def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
 
 
 def compared_sides(
-    plan: Plan, planned_suite: PlannedSuite, records: Sequence[SimulationEvidence]
+    plan: Plan, planned: PlannedSuite, records: Sequence[SimulationEvidence]
 ) -> ComparedSides | None:
     """Return the two sides of a suite's comparison, for reports; None without a baseline.
 
     `records` are the simulations of the run. Called models are those of the tasks that the run has measured.
     """
-    if planned_suite.baseline is None:
+    if planned.baseline is None:
         return None
-    evidence, new = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    evidence, new = planned.baseline.evidence, provenance_of(plan, planned)
     old, tasks = evidence.provenance, {record.task_id for record in records}
     old_records = [record for record in evidence.simulations if record.task_id in tasks]
-    declared_kinds = declared_changes(plan, planned_suite.baseline)
+    declared_kinds = declared_changes(plan, planned.baseline)
     changed_code = tuple(code_differences(old.agent.code, new.agent.code))
     is_same_candidate = old.candidate is not None and old.candidate.id == plan.candidate.id
     return ComparedSides(
@@ -291,32 +288,32 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
         ResultsError: a run's folder changed since the run ended.
     """
     is_gated = plan.policy is not None
-    for name, planned_suite in plan.suites.items():
-        for path, run in _recorded_files(planned_suite, planned_suite.baseline if is_gated else None):
+    for name, planned in plan.suites.items():
+        for path, run in _recorded_files(planned, planned.baseline if is_gated else None):
             check_traces(ledger.entries, run, path)
-        is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned_suite.lock.splits)
+        is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
         is_deciding = is_gated or plan.saving is not None
-        if is_sealed and is_deciding and (files := unrecorded_files(planned_suite, ledger)):
+        if is_sealed and is_deciding and (files := unrecorded_files(planned, ledger)):
             yield (
                 f"{name}: not recorded in this project's ledger, so an edit cannot be detected: "
                 f"{', '.join(files)}"
             )
 
 
-def _recorded_files(planned_suite: PlannedSuite, baseline: Baseline | None) -> list[tuple[Path, str]]:
+def _recorded_files(planned: PlannedSuite, baseline: Baseline | None) -> list[tuple[Path, str]]:
     """Return a suite's replayed files and those of an unsaved baseline, each with its run."""
-    runs = planned_suite.recorded_runs
+    runs = planned.recorded_runs
     replayed = [] if runs is None else [(file.path, file.run) for file in runs.files]
     return [*replayed, *(baseline.files if baseline is not None and not baseline.is_saved else ())]
 
 
-def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:
+def unrecorded_files(planned: PlannedSuite, ledger: ProjectLedger) -> list[str]:
     """Return the names of a suite's replayed files and unsaved baselines that the ledger does not know."""
-    baseline = planned_suite.baseline
-    files = _recorded_files(planned_suite, baseline)
+    baseline = planned.baseline
+    files = _recorded_files(planned, baseline)
     names = [path.name for path, run in files if not traces_of(ledger.entries, run)]
     if baseline is not None and not baseline.is_saved and not baseline.files:
-        is_known_evidence = knows_evidence(ledger.entries, planned_suite.name, baseline.all_evidence)
+        is_known_evidence = knows_evidence(ledger.entries, planned.name, baseline.all_evidence)
         names += [] if is_known_evidence else [baseline.name]
     return list(dict.fromkeys(names))
 
@@ -331,29 +328,29 @@ def check_mergeable(plan: Plan) -> None:
     if plan.saving is None or plan.saving.mode not in (SaveMode.NEW_ONLY, SaveMode.MORE_TRIALS):
         return
     for name in plan.saving.digests_before:
-        planned_suite = plan.suites[name]
+        planned = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
-        evidence, tasks = read_evidence(path), planned_suite.lock.tasks
-        problems = list(merge_obstacles(evidence, provenance_of(plan, planned_suite), tasks))
+        evidence, tasks = read_evidence(path), planned.lock.tasks
+        problems = list(merge_obstacles(evidence, provenance_of(plan, planned), tasks))
         missing_tasks = tasks.keys() - {simulation.task_id for simulation in evidence.simulations}
         if missing_tasks and plan.saving.mode is SaveMode.NEW_ONLY:
-            trials = max(map(planned_suite.trials_of, missing_tasks))
+            trials = max(map(planned.trials_of, missing_tasks))
             problems += filter(None, [trials_difference(evidence, trials)])
         if problems:
             raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(problems)}")
 
 
-def compare_with_baseline(plan: Plan, planned_suite: PlannedSuite, task_id: str, run: "TaskRun") -> "TaskRun":
+def compare_with_baseline(plan: Plan, planned: PlannedSuite, task_id: str, run: "TaskRun") -> "TaskRun":
     """Add to an explained failure the first difference from a passed trial of the baseline.
 
     The trace of that trial is one of the run's fresh trials, or one of the run that measured the baseline.
     """
-    if run.failure is None or planned_suite.baseline is None:
+    if run.failure is None or planned.baseline is None:
         return run
-    baseline_trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    baseline_trials = planned.baseline.trials(task_id, planned.lock.tasks[task_id])
     if baseline_trials is None:
         return run
-    suite, run_id = planned_suite.name, planned_suite.baseline.evidence.provenance.run_id
+    suite, run_id = planned.name, planned.baseline.evidence.provenance.run_id
     folders = [plan.project.runs_folder / run_id] if run_id else []
     sources = [(folder / name, baseline_trials.records) for folder in folders for name in ("", suite)]
     if run.fresh_trials is not None:
@@ -372,9 +369,9 @@ def compare_with_baseline(plan: Plan, planned_suite: PlannedSuite, task_id: str,
     return replace(run, failure=replace(run.failure, divergence=find_divergence(old.trace, new.trace)))
 
 
-def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: "TaskRun") -> bool:
+def may_have_regressed(planned: PlannedSuite, task_id: str, run: "TaskRun") -> bool:
     """Return whether a task regressed, or could have regressed if its lost trials had been measured."""
-    baseline_trials = baseline_trials_of(planned_suite, task_id)
+    baseline_trials = baseline_trials_of(planned, task_id)
     if baseline_trials is None or not run.records:
         return False
     lost_count = len(baseline_trials.records) - len(baseline_trials.measured_records)
@@ -382,12 +379,12 @@ def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: "TaskRun"
     return has_passed_before and 2 * Trials(run.records).pass_count <= len(run.records)
 
 
-def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: "TaskRun", task_id: str) -> bool:
+def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: "TaskRun", task_id: str) -> bool:
     """Return whether a task that passed on the baseline but fails now may have regressed by chance.
 
     Each task is tested alone, at the split's significance level divided by the number of compared tasks.
     """
-    baseline_trials, trials = baseline_trials_of(planned_suite, task_id), Trials(run.records)
+    baseline_trials, trials = baseline_trials_of(planned, task_id), Trials(run.records)
     if plan.policy is None or not plan.policy.confirms_regressions:
         return False
     if baseline_trials is None or not baseline_trials.passes or trials.passes is not False:
@@ -398,30 +395,22 @@ def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: "Task
     if run.fresh_trials is not None:
         p = fresh_result(run.fresh_trials).p
     else:
-        p = float(
-            fisher(
-                baseline_trials.pass_count,
-                len(baseline_trials.measured_records),
-                trials.pass_count,
-                len(trials.measured_records),
-            )
-        )
-    compared_tasks = sum(
-        baseline_trials_of(planned_suite, name) is not None for name in planned_suite.lock.splits[split]
-    )
+        old, new = ((side.pass_count, len(side.measured_records)) for side in (baseline_trials, trials))
+        p = float(fisher(*old, *new))
+    compared_tasks = sum(baseline_trials_of(planned, name) is not None for name in planned.lock.splits[split])
     return p > plan.alpha / compared_tasks
 
 
-def baseline_trials_of(planned_suite: PlannedSuite, task_id: str) -> Trials | None:
+def baseline_trials_of(planned: PlannedSuite, task_id: str) -> Trials | None:
     """Return the baseline's first trials of a task, as many as this run has; None if none ran this content.
 
     With more trials than the run, a task would pass more than half of them with another chance.
     """
-    if planned_suite.baseline is None:
+    if planned.baseline is None:
         return None
-    trials = planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
+    trials = planned.baseline.trials(task_id, planned.lock.tasks[task_id])
     if trials is None:
         return None
     records = sorted(trials.records, key=lambda record: record.trial)
-    first_trials = Trials(tuple(records[: max(planned_suite.trials_of(task_id), 1)]))
+    first_trials = Trials(tuple(records[: max(planned.trials_of(task_id), 1)]))
     return first_trials if first_trials.measured_records else None

@@ -72,23 +72,18 @@ def _check_parts(path: Path, run_verdict: RunVerdict) -> None:
             decisions = [Decision(part["verdict"]) for part in suite.verdicts if part["verdict"] is not None]
         except (KeyError, ValueError) as error:
             raise ResultsError(f"{path}: damaged at suites.{name}.verdicts: {error}; run it again") from None
-        if worst_decision(decisions) != suite.verdict:
-            raise _edited_error(
-                path, f"suite {name!r} says {_decision_word(suite.verdict)}", worst_decision(decisions)
-            )
+        _check_worst(path, f"suite {name!r}", suite.verdict, worst_decision(decisions))
     run_decision = worst_decision(suite.verdict for suite in run_verdict.suites.values())
-    if run_decision != run_verdict.verdict and not (run_decision is None and run_verdict.stopped):
-        raise _edited_error(path, f"the run says {_decision_word(run_verdict.verdict)}", run_decision)
+    if run_decision is not None or not run_verdict.stopped:
+        _check_worst(path, "the run", run_verdict.verdict, run_decision)
 
 
-def _edited_error(path: Path, claim: str, worst_part: Decision | None) -> ResultsError:
-    return ResultsError(
-        f"{path}: {claim}, but its parts say {_decision_word(worst_part)}; it was edited, so run it again"
-    )
-
-
-def _decision_word(decision: Decision | None) -> str:
-    return decision.value if decision else "nothing"
+def _check_worst(path: Path, subject: str, claimed: Decision | None, worst_part: Decision | None) -> None:
+    if claimed != worst_part:
+        words = [decision.value if decision else "nothing" for decision in (claimed, worst_part)]
+        raise ResultsError(
+            f"{path}: {subject} says {words[0]}, but its parts say {words[1]}; it was edited, so run it again"
+        )
 
 
 @dataclass(frozen=True)

@@ -148,10 +148,10 @@ class Session:
 
     def _check_plan(self, plan: Plan) -> None:
         """Check that the run can be compared with its baselines, and that nothing it reads was edited."""
-        for planned_suite in plan.suites.values():
-            if planned_suite.baseline is not None and plan.policy is not None:
-                self.notes += check_comparable(plan, planned_suite)
-        has_replays = any(planned_suite.recorded_runs is not None for planned_suite in plan.suites.values())
+        for planned in plan.suites.values():
+            if planned.baseline is not None and plan.policy is not None:
+                self.notes += check_comparable(plan, planned)
+        has_replays = any(planned.recorded_runs is not None for planned in plan.suites.values())
         if plan.suites and (has_replays or plan.saving is not None or plan.policy is not None):
             ledger = ProjectLedger(plan.project)
             check_mergeable(plan)
@@ -222,9 +222,9 @@ class Session:
         if plan.live is not None:
             agents[plan.live.agent_name] = make_factory(plan.live, on_close, self.account, **stores)
         factories: dict[tuple[str, SideName], AgentFactory] = {
-            (name, "candidate"): agents[planned_suite.agent]
-            for name, planned_suite in plan.suites.items()
-            if planned_suite.recorded_runs is None
+            (name, "candidate"): agents[planned.agent]
+            for name, planned in plan.suites.items()
+            if planned.recorded_runs is None
         }
         for name, setup in plan.baseline_sides.items():
             if setup.live is None or setup.live == plan.live:
@@ -354,16 +354,14 @@ class Session:
         self.plan = plan
         self._check_failures.clear()  # a later stage checks the earlier trials again
         self._draws = Draws(plan, self._resources.worlds, self.folder)
-        self._runs = {name: SuiteRun(planned_suite) for name, planned_suite in plan.suites.items()}
+        self._runs = {name: SuiteRun(planned) for name, planned in plan.suites.items()}
 
     def _copy_baselines(self) -> None:
         """Copy the evidence of the baselines into the run folder, next to the run's traces."""
         for name in {suite for suite, _ in self._tasks}:
-            planned_suite = self.plan.suites[name]
-            if planned_suite.baseline is not None:
-                write_evidence(
-                    self.plan.run_folder / "baselines" / f"{name}.json", planned_suite.baseline.evidence
-                )
+            planned = self.plan.suites[name]
+            if planned.baseline is not None:
+                write_evidence(self.plan.run_folder / "baselines" / f"{name}.json", planned.baseline.evidence)
 
     def _make_runner(self) -> TaskRunner:
         return TaskRunner(
@@ -422,11 +420,11 @@ class Session:
             self._decide_task(suite, task_id, run)
 
     def _is_suspected(self, suite: str, task_id: str) -> bool:
-        planned_suite, run = self.plan.suites[suite], self._runs[suite].runs.get(task_id)
+        planned, run = self.plan.suites[suite], self._runs[suite].runs.get(task_id)
         if run is None or (suite, task_id) in self._regressions:
             return False
-        split = next(name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks)
-        return is_suspected(self.plan, planned_suite, split, run, task_id)
+        split = next(name for name, tasks in planned.lock.splits.items() if task_id in tasks)
+        return is_suspected(self.plan, planned, split, run, task_id)
 
     def _decide_task(self, suite: str, task_id: str, run: TaskRun | None, reason: str = "") -> None:
         event = TaskDecided(self.plan, suite, task_id, run, reason, self._is_suspected(suite, task_id))
@@ -540,9 +538,9 @@ class Session:
     def _check_failure_notes(self) -> list[str]:
         """Describe the simulations that the project's own checks have no result for."""
         notes = []
-        for name, planned_suite in self.plan.suites.items():
+        for name, planned in self.plan.suites.items():
             failures = [failure for suite, failure in self._check_failures if suite == name]
-            is_sealed = partial(is_sealed_task, self.plan, planned_suite)
+            is_sealed = partial(is_sealed_task, self.plan, planned)
             lines = describe_check_failures(failures, is_sealed, self.plan.project.root)
             notes += [f"{name}: {line}" for line in lines]
         return notes

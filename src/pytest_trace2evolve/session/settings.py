@@ -189,18 +189,14 @@ def _check_output_path(flag: str, name: str, context: Context) -> None:
         raise ConfigError(f"{flag} {name} is the project's folder; choose a different path")
 
 
-_MODEL_OPTIONS = [
-    option
-    for option in OPTIONS
-    if option.scope == "live" and option.name not in ("model", "playback", "concurrency")
+_LIVE_OPTIONS = [
+    option for option in OPTIONS if option.scope == "live" and option.name not in ("playback", "concurrency")
 ]
+
+_MODEL_OPTIONS = [option for option in _LIVE_OPTIONS if option.name != "model"]
 """Options that have no effect without a model."""
 
-_PLAYBACK_CONFLICTS = [
-    option
-    for option in OPTIONS
-    if option.scope == "live" and option.name not in ("fresh", "playback", "concurrency")
-]
+_PLAYBACK_CONFLICTS = [option for option in _LIVE_OPTIONS if option.name != "fresh"]
 """Options that playback rejects, because the cassette determines their values."""
 
 

@@ -128,11 +128,11 @@ def summarize_run(
     """
     suites = []
     for outcome in outcomes:
-        planned_suite = plan.suites[outcome.name]
-        baseline, tasks = planned_suite.baseline, 0
-        if baseline is not None and baseline.is_saved and planned_suite.recorded_runs is None:
+        planned = plan.suites[outcome.name]
+        baseline, tasks = planned.baseline, 0
+        if baseline is not None and baseline.is_saved and planned.recorded_runs is None:
             measured = baseline.evidence.provenance.candidate
-            tasks = len(planned_suite.lock.tasks) if measured and measured.id == baseline.name else 0
+            tasks = len(planned.lock.tasks) if measured and measured.id == baseline.name else 0
         suites.append(
             SuiteSummary(
                 name=outcome.name,
@@ -144,6 +144,7 @@ def summarize_run(
                 compared=outcome.compared,
             )
         )
+    root, folder = plan.project.root, plan.run_folder
     return RunSummary(
         candidate=plan.candidate.id,
         decision=decision,
@@ -155,13 +156,5 @@ def summarize_run(
         command=command,
         reuses=plan.live is not None and plan.live.function is None and not plan.is_fresh,
         run_id=plan.run_id,
-        evidence=_evidence_folder(plan),
+        evidence=str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
     )
-
-
-def _evidence_folder(plan: Plan) -> str:
-    """Return the run's folder, relative to the project if it is inside the project."""
-    try:
-        return str(plan.run_folder.relative_to(plan.project.root))
-    except ValueError:
-        return str(plan.run_folder)

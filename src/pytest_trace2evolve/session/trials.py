@@ -101,8 +101,9 @@ class TaskRunner:
 
     def __post_init__(self) -> None:
         self._failed_trials: dict[tuple[str, str], tuple[Simulation, Task, Score]] = {}
-        self._conversational: dict[str, bool] = {}
         self._failure: Exception | None = None
+        suites = self.plan.suites.items()
+        self._talks = {name: provenance_of(self.plan, suite).is_conversational for name, suite in suites}
 
     async def run_all(self, on_run: Callable[[str, str, TaskRun], None]) -> None:
         """Run all tasks. They start in order, and enough of them run at once to use all slots.
@@ -132,9 +133,9 @@ class TaskRunner:
             Exception: a callback raised it.
         """
 
-        async def confirm(planned_suite: PlannedSuite, task_id: str) -> TaskRun:
-            run = await self._confirm_regression(planned_suite, task_id, runs[planned_suite.name, task_id])
-            return await self._run_in_thread(compare_with_baseline, self.plan, planned_suite, task_id, run)
+        async def confirm(planned: PlannedSuite, task_id: str) -> TaskRun:
+            run = await self._confirm_regression(planned, task_id, runs[planned.name, task_id])
+            return await self._run_in_thread(compare_with_baseline, self.plan, planned, task_id, run)
 
         confirmation = self.plan.confirmation
         is_scarce = confirmation is not None and max_fresh_simulations(self.plan) == confirmation.budget
@@ -166,48 +167,46 @@ class TaskRunner:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _run_task(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
+    async def _run_task(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         """Make or replay every trial of a task, score each, and store its trace.
 
         An exception that does not end the run, for example in the world, turns every trial into an
         infrastructure error without a score.
         """
         try:
-            if planned_suite.recorded_runs is not None:
-                run = await self._run_in_thread(
-                    self._replay_trials, planned_suite, planned_suite.recorded_runs, task_id
-                )
+            if planned.recorded_runs is not None:
+                run = await self._run_in_thread(self._replay_trials, planned, planned.recorded_runs, task_id)
             else:
-                run = await self._make_trials(planned_suite, task_id)
-            run = await self._run_in_thread(self._explain_failure, planned_suite, task_id, run)
-            return await self._run_in_thread(compare_with_baseline, self.plan, planned_suite, task_id, run)
+                run = await self._make_trials(planned, task_id)
+            run = await self._run_in_thread(self._explain_failure, planned, task_id, run)
+            return await self._run_in_thread(compare_with_baseline, self.plan, planned, task_id, run)
         except (EndpointError, StorageError):
             raise
         except Exception as error:
-            digest = planned_suite.lock.tasks[task_id]
-            trials = range(max(1, planned_suite.trials_of(task_id)))
+            digest = planned.lock.tasks[task_id]
+            trials = range(max(1, planned.trials_of(task_id)))
             return TaskRun(tuple(lost_trial(task_id, digest, trial, error) for trial in trials))
 
-    def _explain_failure(self, planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
+    def _explain_failure(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
         """Add the explanation of the first failed trial to a failed task whose traces may be read."""
-        failed_trial = self._failed_trials.pop((planned_suite.name, task_id), None)
+        failed_trial = self._failed_trials.pop((planned.name, task_id), None)
         if (
             failed_trial is None
             or Trials(run.records).passes is not False
-            or sealed_splits_of_task(self.plan.project, planned_suite.suite.domain, task_id)
+            or sealed_splits_of_task(self.plan.project, planned.suite.domain, task_id)
         ):
             return run
         simulation, task, result = failed_trial
         try:
-            domain, trial = planned_suite.suite.domain, simulation.trial or 0
+            domain, trial = planned.suite.domain, simulation.trial or 0
             record_first_accesses(self.plan.project, domain, {task_id: trial}, self.plan.run_id)
         except LedgerError as error:
             return replace(run, failure=Failure(trial, problem=str(error)))
-        world = self._world(planned_suite)
+        world = self._world(planned)
         check_failures = [
             failure
             for suite, failure in sorted(self.check_failures, key=lambda entry: entry[1][3])
-            if (suite, failure[2]) == (planned_suite.name, task_id)
+            if (suite, failure[2]) == (planned.name, task_id)
         ]
         check_errors = describe_check_failures(check_failures, lambda task: False, self.plan.project.root)
         try:
@@ -216,13 +215,11 @@ class TaskRunner:
             return run
         return replace(run, failure=replace(failure, check_errors=tuple(check_errors)))
 
-    def _replay_trials(
-        self, planned_suite: PlannedSuite, recorded_runs: RecordedRuns, task_id: str
-    ) -> TaskRun:
+    def _replay_trials(self, planned: PlannedSuite, recorded_runs: RecordedRuns, task_id: str) -> TaskRun:
         recorded = recorded_runs.by_task.get(task_id)
         if not recorded:
             return TaskRun(absent_reason="the replayed files hold no simulation of this task")
-        is_solo, locked_digest = planned_suite.suite.solo, planned_suite.lock.tasks[task_id]
+        is_solo, locked_digest = planned.suite.solo, planned.lock.tasks[task_id]
         matching = [pair for pair in recorded if pair[1].digest_in(solo=is_solo) == locked_digest]
         left_out_reason = ""
         if len(matching) < len(recorded):
@@ -232,21 +229,21 @@ class TaskRunner:
             pair[0].trial or 0: pair for pair in sorted(matching, key=lambda pair: pair[0].trial or 0)
         }
         records = tuple(
-            self._score_and_report(planned_suite, task, trial, simulation)
+            self._score_and_report(planned, task, trial, simulation)
             for trial, (simulation, task) in by_trial.items()
         )
         errors = filter(None, (simulation.agent_error for simulation, _ in by_trial.values()))
         return TaskRun(records, left_out_reason=left_out_reason, agent_error=next(errors, None))
 
-    async def _make_trials(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
-        task = self._world(planned_suite).tasks()[task_id]
-        if task.digest_in(solo=planned_suite.suite.solo) != planned_suite.lock.tasks[task_id]:
+    async def _make_trials(self, planned: PlannedSuite, task_id: str) -> TaskRun:
+        task = self._world(planned).tasks()[task_id]
+        if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
             raise LockError(
-                f"{planned_suite.path}: the content of task {task_id!r} changed "
+                f"{planned.path}: the content of task {task_id!r} changed "
                 f"since {LOCK_NAME} was written; {RENEW_REMEDY}"
             )
-        trials = planned_suite.trial_numbers(task_id)
-        made = await self._gather(self._make_trial(planned_suite, task, trial) for trial in trials)
+        trials = planned.trial_numbers(task_id)
+        made = await self._gather(self._make_trial(planned, task, trial) for trial in trials)
         unfinished_reason = next((str(result) for result in made if isinstance(result, BudgetError)), "")
         finished = [result for result in made if not isinstance(result, BudgetError)]
         return TaskRun(
@@ -256,12 +253,12 @@ class TaskRunner:
         )
 
     async def _make_trial(
-        self, planned_suite: PlannedSuite, task: Task, trial: int
+        self, planned: PlannedSuite, task: Task, trial: int
     ) -> tuple[SimulationEvidence, AgentError | None]:
         """Make, score and store a trial, and forget its trace. Errors are those of `_attempt`."""
-        simulation = await self._attempt(self.engine.make(self._make_job(planned_suite, task, trial)))
+        simulation = await self._attempt(self.engine.make(self._make_job(planned, task, trial)))
         agent_error = simulation.agent_error if isinstance(simulation, Simulation) else None
-        record = await self._run_in_thread(self._score_and_report, planned_suite, task, trial, simulation)
+        record = await self._run_in_thread(self._score_and_report, planned, task, trial, simulation)
         return record, agent_error
 
     @staticmethod
@@ -284,43 +281,41 @@ class TaskRunner:
         except Exception as error:
             return error
 
-    def _make_job(
-        self, planned_suite: PlannedSuite, task: Task, trial: int, *, baseline: bool = False
-    ) -> Job:
-        plan, suite = self.plan, planned_suite.suite
+    def _make_job(self, planned: PlannedSuite, task: Task, trial: int, *, baseline: bool = False) -> Job:
+        plan, suite = self.plan, planned.suite
         side: SideName = "baseline" if baseline else "candidate"
         is_stored = plan.live is not None
         return Job(
             Assignment(
                 task=task,
-                world=self._world(planned_suite),
-                factory=self.factories.get((planned_suite.name, side)),
-                candidate=plan.setup_of(planned_suite.name, baseline=baseline).candidate,
+                world=self._world(planned),
+                factory=self.factories.get((planned.name, side)),
+                candidate=plan.setup_of(planned.name, baseline=baseline).candidate,
                 trial=trial,
                 limits=Limits(suite.max_steps, suite.max_errors, suite.timeout),
                 solo=suite.solo,
-                cache_partition=sealed_split_name(plan, planned_suite, task.id) if is_stored else "",
-                suite=planned_suite.name,
+                cache_partition=sealed_split_name(plan, planned, task.id) if is_stored else "",
+                suite=planned.name,
                 side=side,
             ),
-            declare=partial(self.draws.declare_draw, planned_suite.name, task.id),
-            location=self.draws.location_of(planned_suite.name, task.id, trial, baseline=baseline)
+            declare=partial(self.draws.declare_draw, planned.name, task.id),
+            location=self.draws.location_of(planned.name, task.id, trial, baseline=baseline)
             if is_stored
             else None,
-            expected_usage=self.expected.usage_of(planned_suite.name, task.id),
+            expected_usage=self.expected.usage_of(planned.name, task.id),
             is_baseline=baseline,
         )
 
-    async def _confirm_regression(self, planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
+    async def _confirm_regression(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
         """Add fresh trials, or the reason for their absence, to the run of a task that may have regressed."""
         confirmation = self.plan.confirmation
         assert confirmation is not None
-        refusal_reason = confirmation.refusal_reasons.get(planned_suite.name, "")
+        refusal_reason = confirmation.refusal_reasons.get(planned.name, "")
         if refusal_reason or confirmation.budget == 0:
             return replace(run, unconfirmed_reason=refusal_reason or "t2e_max_reruns 0")
         from pytest_trace2evolve.gate.confirm import next_step_trials, passes_of_sides
 
-        task = self._world(planned_suite).tasks()[task_id]
+        task = self._world(planned).tasks()[task_id]
         fresh_records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
         done_count = 0
         try:
@@ -328,14 +323,14 @@ class TaskRunner:
                 *passes_of_sides(fresh_records["baseline"], fresh_records["candidate"]), done_count
             ):
                 if not self.engine.reserve_fresh(
-                    f"{planned_suite.name}\n{task_id}\n{done_count}",
+                    f"{planned.name}\n{task_id}\n{done_count}",
                     len(SIDES) * next_count,
                     confirmation.budget,
                 ):
                     reason = f"the {confirmation.budget} fresh simulations of t2e_max_reruns are spent"
                     return replace(run, unconfirmed_reason=reason)
                 for side, records in (
-                    await self._make_fresh_trials(planned_suite, task, done_count, next_count)
+                    await self._make_fresh_trials(planned, task, done_count, next_count)
                 ).items():
                     fresh_records[side] += records
                 done_count += next_count
@@ -348,24 +343,22 @@ class TaskRunner:
         return replace(run, fresh_trials=fresh_trials)
 
     async def _make_fresh_trials(
-        self, planned_suite: PlannedSuite, task: Task, done_count: int, next_count: int
+        self, planned: PlannedSuite, task: Task, done_count: int, next_count: int
     ) -> dict[SideName, list[SimulationEvidence]]:
         """Make the next fresh trials of both sides."""
         first = {side: FIRST_FRESH_TRIAL[side] + done_count for side in SIDES}
         side_trials = [(side, first[side] + number) for side in SIDES for number in range(next_count)]
         jobs = [
-            self._make_job(planned_suite, task, trial, baseline=side == "baseline")
-            for side, trial in side_trials
+            self._make_job(planned, task, trial, baseline=side == "baseline") for side, trial in side_trials
         ]
         results = await self._gather(self._attempt(self.engine.make(job, urgent=True)) for job in jobs)
         records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
+        score = partial(self._run_in_thread, self._score_and_report, planned, task)
         for (side, trial), job, result in zip(side_trials, jobs, results, strict=True):
             if isinstance(result, BudgetError):
                 raise result
-            folder = self.plan.fresh_folder(planned_suite.name, side)
-            record = await self._run_in_thread(
-                self._score_and_report, planned_suite, task, trial, result, folder
-            )
+            folder = self.plan.fresh_folder(planned.name, side)
+            record = await score(trial, result, folder)
             # A lost trial is retried once if a journal lets it resume. A plugin's agent has no journal, so
             # its retry would be a second draw, which could be picked for its result.
             if (
@@ -374,31 +367,29 @@ class TaskRunner:
                 and not self.plan.plays_recordings
             ):
                 retried = await self._attempt(self.engine.retry(job))
-                record = await self._run_in_thread(
-                    self._score_and_report, planned_suite, task, trial, retried, folder
-                )
+                record = await score(trial, retried, folder)
             records[side].append(record)
         return records
 
     def _score_and_report(
         self,
-        planned_suite: PlannedSuite,
+        planned: PlannedSuite,
         task: Task,
         trial: int,
         simulation: Simulation | Exception,
         folder: Path | None = None,
     ) -> SimulationEvidence:
         """Score a simulation, store its trace and report it."""
-        record = self._score_and_store(planned_suite, task, trial, simulation, folder)
+        record = self._score_and_store(planned, task, trial, simulation, folder)
         try:
-            self.on_simulation(planned_suite.name, record, folder is not None)
+            self.on_simulation(planned.name, record, folder is not None)
         except Exception as error:  # an error of the callback ends the run, and loses no trial
             self._failure = self._failure or error
         return record
 
     def _score_and_store(
         self,
-        planned_suite: PlannedSuite,
+        planned: PlannedSuite,
         task: Task,
         trial: int,
         simulation: Simulation | Exception,
@@ -410,41 +401,34 @@ class TaskRunner:
             scored = score_simulation(
                 simulation,
                 task,
-                self._world(planned_suite),
+                self._world(planned),
                 self.plan.judge,
                 self.plan.trace_checks,
-                solo=planned_suite.suite.solo,
-                talks=self._is_conversational(planned_suite),
+                solo=planned.suite.solo,
+                talks=self._talks[planned.name],
             )
             result, check_results = scored.score, scored.check_results
             content = simulation_record(simulation, result, scored.findings, check_results)
             if folder is None and result.reward is not None and not is_success(result.reward):
-                first = self._failed_trials.get((planned_suite.name, task.id))
+                first = self._failed_trials.get((planned.name, task.id))
                 if first is None or trial < (first[0].trial or 0):
-                    self._failed_trials[planned_suite.name, task.id] = simulation, task, result
+                    self._failed_trials[planned.name, task.id] = simulation, task, result
         except Exception as error:
-            return lost_trial(task.id, planned_suite.lock.tasks[task.id], trial, error)
+            return lost_trial(task.id, planned.lock.tasks[task.id], trial, error)
         self.check_failures.extend(
-            (planned_suite.name, (name, check_result, task.id, trial))
+            (planned.name, (name, check_result, task.id, trial))
             for name, check_result in check_results.items()
             if check_result.outcome is CheckOutcome.ERROR
         )
-        store = RunStore(folder or self.plan.suite_folder(planned_suite.name))
+        store = RunStore(folder or self.plan.suite_folder(planned.name))
         try:
             store.write_simulation(content)
         except OSError as error:
             raise StorageError.from_os_error(error, store.folder) from None
         return scored.record
 
-    def _is_conversational(self, planned_suite: PlannedSuite) -> bool:
-        """Return whether the agent of a suite talks; cached because the provenance digests the whole lock."""
-        if planned_suite.name not in self._conversational:
-            is_conversational = provenance_of(self.plan, planned_suite).is_conversational
-            self._conversational[planned_suite.name] = is_conversational
-        return self._conversational[planned_suite.name]
-
-    def _world(self, planned_suite: PlannedSuite) -> World:
-        return self.plan.project.world(planned_suite.suite, self.worlds)
+    def _world(self, planned: PlannedSuite) -> World:
+        return self.plan.project.world(planned.suite, self.worlds)
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.scorer, partial(function, *arguments))

@@ -63,7 +63,7 @@ NO_EFFECT = "the verdict is the same either way; --t2e-goal no-regression tries 
 class SuiteRun:
     """A suite of a run, with the trials of the tasks that were run, by task id."""
 
-    planned_suite: PlannedSuite
+    planned: PlannedSuite
     runs: dict[str, TaskRun] = field(default_factory=dict)
 
     @property
@@ -96,23 +96,23 @@ class SuiteRun:
         """Notes on regressed tasks without fresh trials, one for each reason."""
         reasons = Counter(run.unconfirmed_reason for run in self.runs.values() if run.unconfirmed_reason)
         return [
-            f"{self.planned_suite.name}: {_count_text(count, 'regressed task')} not confirmed: {reason}"
+            f"{self.planned.name}: {_count_text(count, 'regressed task')} not confirmed: {reason}"
             for reason, count in sorted(reasons.items())
         ]
 
     def records_in(self, split: str) -> tuple[SimulationEvidence, ...]:
         """Return the records of one split."""
-        tasks = self.planned_suite.lock.splits[split]
+        tasks = self.planned.lock.splits[split]
         return tuple(record for record in self.records if record.task_id in tasks)
 
     def runs_in(self, split: str) -> dict[str, TaskRun | None]:
         """Return the tasks of a split; None for those that were not run."""
-        return {task_id: self.runs.get(task_id) for task_id in self.planned_suite.lock.splits[split]}
+        return {task_id: self.runs.get(task_id) for task_id in self.planned.lock.splits[split]}
 
     def missing_tasks(self, split: str) -> list[str]:
         """Return the tasks of a split with missing trials, except tasks left out for their content."""
         runs = self.runs_in(split).items()
-        kept_tasks = self.planned_suite.kept_tasks
+        kept_tasks = self.planned.kept_tasks
         missing = [
             task_id for task_id, run in runs if run is None or run.absent_reason or run.unfinished_reason
         ]
@@ -158,7 +158,7 @@ class SuiteOutcome:
 
 def suite_evidence(plan: Plan, run: SuiteRun) -> Evidence:
     """Return a suite's evidence with its provenance."""
-    return Evidence(provenance=provenance_of(plan, run.planned_suite), simulations=run.records)
+    return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
 
 
 def judge_suite(
@@ -181,24 +181,24 @@ def judge_suite(
         is_stopped: Whether the session ended early. Its measurements then decide nothing.
         assumed: Assumed results of fresh trials that were not made, by task id.
     """
-    splits = run.planned_suite.lock.splits
+    splits = run.planned.lock.splits
     figures = {split: compute_metrics(run.records_in(split)) for split in splits if run.has_run(split)}
     is_whole = not is_stopped and not any(run.missing_tasks(split) for split in figures)
     verdicts: list[Verdict] = []
-    reason = _no_gate_reason(plan, run.planned_suite, saves_baseline=is_whole and bool(run.records))
+    reason = _no_gate_reason(plan, run.planned, saves_baseline=is_whole and bool(run.records))
     if not reason:
         verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped, assumed))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
     left_out = [entry for split in splits for entry in left_out_lines(run.left_out_reasons(split))]
     return SuiteOutcome(
-        run.planned_suite.suite.name,
+        run.planned.suite.name,
         figures,
         tuple(verdicts),
         reason,
         is_whole,
         () if verdicts else tuple(left_out),
-        compared_sides(plan, run.planned_suite, run.records),
+        compared_sides(plan, run.planned, run.records),
     )
 
 
@@ -249,16 +249,16 @@ def futility_note(plan: Plan, outcomes: Iterable[SuiteOutcome]) -> str:
     return ""
 
 
-def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: bool) -> str:
+def _no_gate_reason(plan: Plan, planned: PlannedSuite, *, saves_baseline: bool) -> str:
     """Return why a suite has no verdict; empty if the gate judges it. The text after "; " is the next step.
 
     Args:
         saves_baseline: Whether a requested baseline is saved, because the run is complete.
     """
     if plan.policy is None:
-        part = "trials" if planned_suite.kept_trials else "tasks" if planned_suite.kept_tasks else ""
+        part = "trials" if planned.kept_trials else "tasks" if planned.kept_tasks else ""
         return f"only the {part} that the baseline lacks were run" if part else "the gate is off"
-    if planned_suite.baseline is not None:
+    if planned.baseline is not None:
         return ""
     candidate = plan.candidate.id
     ancestors = " ← ".join(ancestor.id for ancestor in plan.lineage[1:])
@@ -286,18 +286,18 @@ def _judge_splits(
     is_stopped: bool,
     assumed: Mapping[str, FreshResult],
 ) -> Iterable[Verdict]:
-    planned_suite, policy = run.planned_suite, plan.policy_of(run.planned_suite)
-    assert planned_suite.baseline is not None
+    planned, policy = run.planned, plan.policy_of(run.planned)
+    assert planned.baseline is not None
     assert policy is not None
-    splits = dict(gated_splits(plan.project, planned_suite.lock.splits))
+    splits = dict(gated_splits(plan.project, planned.lock.splits))
     has_deciding_split = any(run.has_run(split) for split, is_guard in splits.items() if not is_guard)
     for split, is_guard in splits.items():
         # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
         if not run.has_run(split) and not incomplete_reason and not (is_guard and has_deciding_split):
             continue
-        tasks = planned_suite.lock.splits[split]
+        tasks = planned.lock.splits[split]
         baseline_records = [
-            record for record in planned_suite.baseline.all_evidence.simulations if record.task_id in tasks
+            record for record in planned.baseline.all_evidence.simulations if record.task_id in tasks
         ]
         comparable_records = [
             record for record in baseline_records if record.task_digest == tasks[record.task_id]
@@ -308,7 +308,7 @@ def _judge_splits(
         }
         reasons = dict.fromkeys(changed, "its content in the baseline differs from the lock")
         reasons |= run.left_out_reasons(split)
-        evidence_label = _label_evidence(plan, planned_suite, split, ledger)
+        evidence_label = _label_evidence(plan, planned, split, ledger)
         partial_reason = _partial_reason(run, split, incomplete_reason, is_stopped)
         if not partial_reason and not is_guard:
             partial_reason = _missing_baseline_reason(tasks, {record.task_id for record in baseline_records})
@@ -323,7 +323,7 @@ def _judge_splits(
         old, _ = pairs[0].sides
         contradiction = find_contradiction(pairs[0].names, old.successes, old.measured, run.fresh_trials)
         fresh: dict[str, FreshResult] | None = None
-        if planned_suite.name in plan.baseline_sides and not contradiction:
+        if planned.name in plan.baseline_sides and not contradiction:
             fresh = {**assumed, **{task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}}
             pairs = [both.with_fresh_results(fresh) for both in pairs]
         given = GateInput(
@@ -331,7 +331,7 @@ def _judge_splits(
             policy,
             goal=plan.goal,
             label=evidence_label.label,
-            suite=planned_suite.suite.name,
+            suite=planned.suite.name,
             split=split,
             is_guard=is_guard,
             partial_reason=partial_reason,
@@ -342,8 +342,8 @@ def _judge_splits(
             contradiction=contradiction,
             stage=plan.stage,
         )
-        claimed = tasks.keys() & planned_suite.claimed_tasks
-        has_claim = bool(planned_suite.claimed_tasks) and plan.goal is Goal.IMPROVE and not is_guard
+        claimed = tasks.keys() & planned.claimed_tasks
+        has_claim = bool(planned.claimed_tasks) and plan.goal is Goal.IMPROVE and not is_guard
         void_reason = _void_claim_reason(plan, evidence_label, ledger, claimed) if has_claim else ""
         verdict = decide(given)
         if void_reason:
@@ -427,35 +427,31 @@ def _with_guarded_rest(verdict: Verdict, rest: Verdict, tags: tuple[str, ...]) -
     )
 
 
-def _label_evidence(
-    plan: Plan, planned_suite: PlannedSuite, split: str, ledger: ProjectLedger
-) -> EvidenceLabel:
+def _label_evidence(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedger) -> EvidenceLabel:
     """Return the label of a split's evidence, with the reason for a downgrade.
 
     If a project draws a sealed split live, traces that its ledger does not know are not clean, because they
     may be edited traces of such a run.
     """
-    evidence_label = ledger.label(plan.lineage, planned_suite, split, plan.project.splits[split].role)
+    evidence_label = ledger.label(plan.lineage, planned, split, plan.project.splits[split].role)
     if evidence_label.label is not Label.CLEAN:
         return evidence_label
     cassette = plan.live.cassette if plan.live is not None else None
-    if cassette is not None and cassette.header.suites.get(planned_suite.name) != planned_suite.lock.digest:
+    if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
         # The cassette's answers have no ledger entry for this split, so they may be selected by result.
-        reason = f"cassette {cassette.path.name} was not recorded on {planned_suite.name} under its lock"
+        reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
         return EvidenceLabel(Label.DEVELOPMENT, reason)
-    if not ledger.has_draws_of(planned_suite.name, split):
+    if not ledger.has_draws_of(planned.name, split):
         return evidence_label
-    if not (files := unrecorded_files(planned_suite, ledger)):
+    if not (files := unrecorded_files(planned, ledger)):
         return evidence_label
-    reason = (
-        f"the ledger names draws of {planned_suite.name}::{split}, but not the content of {', '.join(files)}"
-    )
+    reason = f"the ledger names draws of {planned.name}::{split}, but not the content of {', '.join(files)}"
     return EvidenceLabel(Label.DEVELOPMENT, reason)
 
 
 def _repeated_losses(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
     """Return the tasks that lost the same trial in this run and in an earlier one, with the side of each."""
-    if run.planned_suite.recorded_runs is not None:
+    if run.planned.recorded_runs is not None:
         return {}
     lost_trials = {
         task_id: [record.trial for record in task_run.lost_trials]
@@ -465,7 +461,7 @@ def _repeated_losses(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
     return {
         task_id: "candidate"
         for task_id, trials in lost_trials.items()
-        if trials and draws.has_repeated_loss(run.planned_suite.name, task_id, trials)
+        if trials and draws.has_repeated_loss(run.planned.name, task_id, trials)
     }
 
 
@@ -544,22 +540,22 @@ def _count_text(number: int, noun: str) -> str:
 
 def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
     """Return the claim that is judged on a split, on evidence with the given label."""
-    planned_suite = run.planned_suite
-    assert planned_suite.baseline is not None
+    planned = run.planned
+    assert planned.baseline is not None
     assert plan.policy is not None
     # By default, the estimand depends on the trials, but more trials continue the same test.
-    policy = plan.policy.for_suite(planned_suite.suite.estimand_of(min_trials=2))
-    tasks = planned_suite.lock.splits[split]
+    policy = plan.policy.for_suite(planned.suite.estimand_of(min_trials=2))
+    tasks = planned.lock.splits[split]
     is_sealed = plan.project.splits[split].role is Role.GATE
     # The whole baseline at every stage, because the stages of a run are one test.
-    all_evidence = planned_suite.baseline.all_evidence
+    all_evidence = planned.baseline.all_evidence
     outcomes = outcomes_digest(record for record in all_evidence.simulations if record.task_id in tasks)
     return Claim(
-        suite=planned_suite.name,
+        suite=planned.name,
         split=split,
-        lock=planned_suite.lock.digest,
+        lock=planned.lock.digest,
         candidate=plan.candidate.digest,
-        agent=tested_agent_digest(plan, provenance_of(plan, planned_suite)),
+        agent=tested_agent_digest(plan, provenance_of(plan, planned)),
         baseline=baseline_identity(all_evidence.provenance) or outcomes,
         policy=policy_version(policy),
         trials=min_trials(run.records_in(split)),
@@ -567,10 +563,8 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         evidence=outcomes,
         goal=plan.goal,
         is_numbered=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
-        draw_id=draws.draw_id(planned_suite.name)
-        if is_sealed and planned_suite.recorded_runs is None
-        else "",
-        is_recorded_run=planned_suite.recorded_runs is not None or draws.origin is DrawOrigin.PLAYED,
+        draw_id=draws.draw_id(planned.name) if is_sealed and planned.recorded_runs is None else "",
+        is_recorded_run=planned.recorded_runs is not None or draws.origin is DrawOrigin.PLAYED,
         baseline_digests=_baseline_digests(all_evidence.provenance, plan),
         baseline_run=all_evidence.provenance.run_id or "",
     )
@@ -593,7 +587,7 @@ def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str,
 
 
 def _partial_reason(run: SuiteRun, split: str, incomplete_reason: str, is_stopped: bool) -> str:
-    tasks = run.planned_suite.lock.splits[split]
+    tasks = run.planned.lock.splits[split]
     if missing_tasks := run.missing_tasks(split):
         prefix = f"{incomplete_reason}; " if incomplete_reason else ""
         names = first_names(missing_tasks)

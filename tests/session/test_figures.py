@@ -1,0 +1,135 @@
+"""Figures of recorded results: kept on this machine, and recomputed whenever they may not be right."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.session import evidence_sources
+from pytest_trace2evolve.session.evidence_sources import load_evidence
+from pytest_trace2evolve.session.trace_checks import plan_trace_checks
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
+from tests.scoring.test_recorded_verdicts import retail_file, verdict
+
+Count = Callable[[], int]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the figures, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "trace2evolve" / "figures"
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> Count:
+    """Returns how many simulations were scored since the last call."""
+    original, calls = evidence_sources.score_simulation, []
+    monkeypatch.setattr(
+        evidence_sources, "score_simulation", lambda *args, **kw: calls.append(1) or original(*args, **kw)
+    )
+
+    def count() -> int:
+        number = len(calls)
+        calls.clear()
+        return number
+
+    return count
+
+
+def results(path: Path, count: int = 4) -> Path:
+    return retail_file(path, [[verdict("A", number % 2 == 0)] for number in range(count)])
+
+
+def test_results_are_scored_once_and_read_alike(
+    tmp_path: Path, cache: Path, scored: Count, worlds: Worlds
+) -> None:
+    path = results(tmp_path / "base.json")
+    first = load_evidence([path], worlds)
+    assert scored() == 4
+    assert load_evidence([path], Worlds()) == first
+    assert scored() == 0
+    # A copy has the same content under another name, which the notes show.
+    (tmp_path / "copy.json").write_bytes(path.read_bytes())
+    copied = load_evidence([tmp_path / "copy.json"], worlds)
+    assert scored() == 4
+    assert copied.sides[0].simulations == first.sides[0].simulations
+    assert copied.notes != first.notes
+
+
+def test_changed_results_are_scored_again(tmp_path: Path, cache: Path, scored: Count, worlds: Worlds) -> None:
+    path = results(tmp_path / "base.json")
+    (before,) = load_evidence([path], worlds).sides
+    path.write_text(path.read_text(encoding="utf-8").replace('"met": false', '"met": true'), encoding="utf-8")
+    scored()
+    (after,) = load_evidence([path], worlds).sides
+    assert scored() == 4
+    assert [record.reward for record in before.simulations] == [1.0, 0.0, 1.0, 0.0]
+    assert [record.reward for record in after.simulations] == [1.0] * 4
+
+
+@pytest.mark.parametrize("damage", ["edited", "cut", "empty", "of another file", "a folder"])
+def test_damaged_figures_are_computed_again(
+    damage: str, tmp_path: Path, cache: Path, scored: Count, worlds: Worlds
+) -> None:
+    path = results(tmp_path / "base.json")
+    first = load_evidence([path], worlds)
+    (entry,) = cache.iterdir()
+    text = entry.read_text(encoding="utf-8")
+    if damage == "edited":
+        assert '"reward":0.0' in text
+        entry.write_text(text.replace('"reward":0.0', '"reward":1.0'), encoding="utf-8")
+    elif damage == "of another file":
+        load_evidence([results(tmp_path / "other.json", 6)], worlds)
+        (other,) = (one for one in cache.iterdir() if one != entry)
+        entry.write_bytes(other.read_bytes())
+    elif damage == "a folder":
+        entry.unlink()
+        entry.mkdir()
+    else:
+        entry.write_text("" if damage == "empty" else text[: len(text) // 2], encoding="utf-8")
+    scored()
+    assert load_evidence([path], worlds) == first
+    assert scored() == 4
+
+
+def test_figures_of_own_worlds_and_judged_ones_are_not_kept(
+    tmp_path: Path, cache: Path, scored: Count
+) -> None:
+    path = results(tmp_path / "base.json")
+    own = Worlds({"inspect_evals": lambda domain: Worlds().open("inspect_evals", domain)})
+    for worlds, checks in ((own, None), (Worlds(), plan_trace_checks({}))):
+        load_evidence([path], worlds, judge=None, trace_checks=checks)
+    assert scored() == 8
+    assert len(list(cache.iterdir())) == 1
+    load_evidence([path], own)  # figures of the built-in world say nothing about an own one
+    assert scored() == 4
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["info"]["environment_info"]["domain_name"] = "desk"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    load_evidence([path], Worlds({"fake": FakeWorld}), "fake")
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(
+    tmp_path: Path, cache: Path, scored: Count, worlds: Worlds
+) -> None:
+    cache.parent.parent.write_text("a file in the way")
+    path = results(tmp_path / "base.json")
+    assert load_evidence([path], worlds) == load_evidence([path], worlds)
+    assert scored() == 8
+
+
+def test_the_command_can_score_again(
+    tmp_path: Path, cache: Path, scored: Count, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", *(str(results(tmp_path / f"{name}.json", 30)) for name in ("base", "new"))]
+    outputs = []
+    for arguments, expected in (([], 60), ([], 0), (["--rescore"], 60), ([], 0)):
+        main([*command, "--goal", "hold", *arguments])
+        outputs.append(capsys.readouterr().out)
+        assert scored() == expected
+    assert len({*outputs}) == 1
