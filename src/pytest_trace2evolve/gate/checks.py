@@ -215,16 +215,10 @@ def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Findin
             findings[metric] = _regression_finding(comparisons, rules)
         elif metric == MAX_STEPS:
             old, new = comparisons.counted_sides
-            has_run, hits_max_steps, baseline_hits = (
-                (old.trials > 0) & (new.trials > 0),
-                new.max_steps > 0,
-                old.max_steps > 0,
-            )
+            has_run, old_hits, new_hits = old.trials > 0, old.max_steps > 0, new.max_steps > 0
+            has_run &= new.trials > 0
             findings[metric] = _task_count_finding(
-                hits_max_steps & ~baseline_hits & has_run,
-                baseline_hits & ~hits_max_steps & has_run,
-                has_run,
-                rules,
+                new_hits & ~old_hits & has_run, old_hits & ~new_hits & has_run, has_run, rules
             )
         elif metric == AGENT_ERRORS:
             if any(side.agent_errors.any() for side in (comparisons.baseline, comparisons.candidate)):
@@ -268,10 +262,7 @@ def _mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Findin
 
 def _task_count_finding(is_worse: Flags, is_better: Flags, is_counted: Flags, rules: Rules) -> Finding:
     """Compare the shares of tasks that became worse and better, with p-values by McNemar's test."""
-    worse_count, better_count = (
-        is_worse.sum(axis=1).astype(np.float64),
-        is_better.sum(axis=1).astype(np.float64),
-    )
+    worse_count, better_count = (flags.sum(axis=1).astype(np.float64) for flags in (is_worse, is_better))
     changes = np.where(is_counted, is_worse.astype(np.float64) - is_better, np.nan)
     finding = _make_finding(
         mean_bounds(changes, rules.claim_alpha),
@@ -294,15 +285,10 @@ def _agent_error_finding(comparisons: Comparisons, rules: Rules) -> Finding:
     else:
         flips = comparisons.sign_flip_test(AGENT_ERRORS)
         harm_p, gain_p = flips.low, flips.high
-    finding = _make_finding(
-        mean_bounds(-comparisons.difference(AGENT_ERRORS), rules.claim_alpha), harm_p, gain_p
-    )
     has_none = (errors[0] + errors[1]).sum(axis=1) == 0
-    return replace(
-        finding,
-        harm_p=np.where(has_none, np.nan, finding.harm_p),
-        gain_p=np.where(has_none, np.nan, finding.gain_p),
-    )
+    harm_p, gain_p = (np.where(has_none, np.nan, p) for p in (harm_p, gain_p))
+    bounds = mean_bounds(-comparisons.difference(AGENT_ERRORS), rules.claim_alpha)
+    return _make_finding(bounds, harm_p, gain_p)
 
 
 def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:

@@ -206,9 +206,8 @@ def decide(given: GateInput) -> Verdict:
             *_missing_data_checks(pairs, given.bounded_pairs or pairs, policy, question, results),
         ]
         results += _repeated_loss_checks(pairs, given.lost_tasks)
-        results += (
-            [_check_result(_BASELINE_RERUN, UNDECIDED, given.contradiction)] if given.contradiction else []
-        )
+        if given.contradiction:
+            results.append(_check_result(_BASELINE_RERUN, UNDECIDED, given.contradiction))
         results += _agent_error_checks(pairs)
         decision = _decision(results, is_blind=is_blind)
     guard_answer, detectable_drop = None, None
@@ -270,11 +269,8 @@ def worst_decision(decisions: Iterable[Decision | None]) -> Decision | None:
 
 def has_too_few_measured(verdict: Verdict) -> bool:
     """Whether too little was measured for a promotion, regardless of the other checks."""
-    undecided_flags = (
-        check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
-        for check in verdict.checks
-    )
-    return verdict.candidate.reward is None or any(undecided_flags)
+    undecided_ids = {check.id for check in verdict.checks if check.status is CheckStatus.UNDECIDED}
+    return verdict.candidate.reward is None or not undecided_ids.isdisjoint((_COMPARED, _MEASURED))
 
 
 def awaits_simulations(verdict: Verdict) -> bool:
@@ -362,11 +358,8 @@ def _missing_data_checks(
             for result in best_results
             if result.status is CheckStatus.FAIL and result.id in failed_ids
         ]
-        detail = (
-            f"would not fail: {', '.join(failed_ids)}"
-            if is_withheld
-            else f"still fails: {', '.join(still_failing)}"
-        )
+        detail = f"still fails: {', '.join(still_failing)}"
+        detail = f"would not fail: {', '.join(failed_ids)}" if is_withheld else detail
         results.append(_check_result(_BEST_CASE, UNDECIDED if is_withheld else PASS, detail))
     worst_results = judge_filled(bounded_pairs, is_favourable=False)
     undetermined_ids = [
@@ -501,10 +494,7 @@ def _pass_hat_intervals(side: Tally, tasks: Flags, alpha: float) -> dict[int, In
     """pass^k over the selected tasks with its interval, by k; each bound is one-sided at alpha."""
     intervals = {}
     for k, chances in side.pass_hat(tasks).items():
-        chance_bounds = mean_bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
-        intervals[k] = Interval(
-            estimate=float(chance_bounds.estimate[0]),
-            low=float(chance_bounds.low[0]),
-            high=float(chance_bounds.high[0]),
-        )
+        bounds = mean_bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
+        estimate, low, high = (float(array[0]) for array in (bounds.estimate, bounds.low, bounds.high))
+        intervals[k] = Interval(estimate=estimate, low=low, high=high)
     return intervals

@@ -19,7 +19,7 @@ max_increase = 1.5            # the largest ratio of the candidate's cost to the
 watch = false
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -111,16 +111,12 @@ class PointCheck:
         )
 
 
-def _is_rise(change: Floats) -> Flags:
-    return np.asarray(change > TOLERANCE)
-
-
 def _is_no_decline(change: Floats) -> Flags:
     return np.asarray(change >= -TOLERANCE)
 
 
-def _is_zero(count: Floats) -> Flags:
-    return np.asarray(count == 0)
+def _is_not_positive(count: Floats) -> Flags:
+    return np.asarray(count <= 0)
 
 
 def _mean_check(
@@ -165,7 +161,9 @@ def _agent_error_rise(comparisons: Comparisons) -> Floats:
     return np.where(old + new > 0, (new - old).astype(np.float64), np.nan)
 
 
-REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _is_rise)
+REWARD_IMPROVED = _mean_check(
+    "reward_improved", lambda side: side.figure(REWARD), lambda change: change > TOLERANCE
+)
 REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.figure(REWARD))
 
 WATCHED_CHECKS: tuple[Check, ...] = (
@@ -176,13 +174,13 @@ WATCHED_CHECKS: tuple[Check, ...] = (
     PointCheck(
         "no_task_regressions",
         _count_broken,
-        _is_zero,
+        _is_not_positive,
         lambda pairs: f"{len(pairs.broken_tasks())} broken, {len(pairs.fixed_tasks())} fixed",
     ),
     PointCheck(
         "no_max_steps",
         _count_max_steps,
-        _is_zero,
+        _is_not_positive,
         _format_max_steps,
         not_applicable_reason="no task was compared",
     ),
@@ -192,7 +190,7 @@ WATCHED_CHECKS: tuple[Check, ...] = (
 NO_MORE_AGENT_ERRORS = PointCheck(
     "no_more_agent_errors",
     _agent_error_rise,
-    lambda rise: np.asarray(rise <= 0),
+    _is_not_positive,
     format_agent_errors,
     not_applicable_reason="no simulation ended in an agent error",
 )
@@ -219,12 +217,8 @@ def _own_check_codes(comparisons: Comparisons, check_id: str) -> Counts:
 def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
     code = int(_own_check_codes(pairs.comparisons, check_id)[0])
     if code == NOT_APPLICABLE:
-        return CheckResult(
-            id=check_id,
-            status=STATUSES[code],
-            unit=SHARE_UNIT,
-            detail=PointCheck.not_applicable_reason,
-        )
+        detail = PointCheck.not_applicable_reason
+        return CheckResult(id=check_id, status=STATUSES[code], unit=SHARE_UNIT, detail=detail)
     if result := own_check_without_figures(pairs, check_id, code):
         return result
     difference = pairs.comparisons.difference(CHECK_PREFIX + check_id)
@@ -389,13 +383,10 @@ def _settings_of(policy: Policy) -> list[object]:
             [check.id for check in policy.plugin_checks],
             *([sorted(policy.max_increases.items())] if policy.max_increases else []),
         ]
-    limits = sorted(getattr(policy, "max_increases", {}).items())
-    omitted_ids = sorted(getattr(policy, "omitted_checks", ()))
-    return [
-        *(check.id for check in getattr(policy, "watched_checks", ())),
-        *([omitted_ids] if omitted_ids else []),
-        *([limits] if limits else []),
-    ]
+    if not isinstance(policy, Strict):
+        return []
+    further = sorted(policy.omitted_checks), sorted(policy.max_increases.items())
+    return [*(check.id for check in policy.watched_checks), *filter(None, further)]
 
 
 def read_policy(path: Path, plugin_checks: Mapping[str, Check], own_checks: Collection[str] = ()) -> Policy:
@@ -410,11 +401,10 @@ def read_policy(path: Path, plugin_checks: Mapping[str, Check], own_checks: Coll
     except ValidationError as error:
         raise PolicyError(f"{path}: {first_problem(error)}") from None
     for name in settings.checks.keys() & plugin_checks.keys():
+        problem = f"has id {plugin_checks[name].id!r}; register it under its id"
+        if name in RESERVED_IDS:
+            problem = "has the id of a built-in check; give it a different id"
         if name in RESERVED_IDS or plugin_checks[name].id != name:
-            if name in RESERVED_IDS:
-                problem = "has the id of a built-in check; give it a different id"
-            else:
-                problem = f"has id {plugin_checks[name].id!r}; register it under its id"
             raise PolicyError(f"{path}: check {name!r} of a plugin {problem}")
     if settings.base == "strict":
         return _build_strict(path, settings, plugin_checks, own_checks)
@@ -432,9 +422,7 @@ def _build_strict(
     for name, check in settings.checks.items():
         if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
-        if name not in known_ids:
-            raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
-        _check_max_increase(path, name, check)
+        _check_table(path, name, check, known_ids)
     disabled_ids = {name for name, check in settings.checks.items() if not check.watch}
     if reward_ids := sorted(disabled_ids & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
         raise PolicyError(f"{path}: checks.{reward_ids[0]}: the reward cannot be left out")
@@ -454,10 +442,7 @@ def _build_calibrated(
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
     for name, check in settings.checks.items():
-        known_ids = [*METRICS, *USAGE_METRICS, *plugin_checks, *own_checks]
-        if name not in known_ids:
-            raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
-        _check_max_increase(path, name, check)
+        _check_table(path, name, check, [*METRICS, *USAGE_METRICS, *plugin_checks, *own_checks])
         if check.margin is not None:
             no_margin = (REGRESSIONS, MAX_STEPS, AGENT_ERRORS, INVARIANTS, *USAGE_METRICS)
             if name in (*no_margin, *plugin_checks, *own_checks):
@@ -498,7 +483,9 @@ def _build_calibrated(
     )
 
 
-def _check_max_increase(path: Path, name: str, check: _CheckSettings) -> None:
+def _check_table(path: Path, name: str, check: _CheckSettings, known_ids: Sequence[str]) -> None:
+    if name not in known_ids:
+        raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
     has_limit = check.max_increase is not None and check.watch
     if name in USAGE_METRICS and not has_limit:
         raise PolicyError(f"{path}: checks.{name}: set max_increase, such as 1.5, or remove the table")

@@ -17,13 +17,12 @@ from pytest_trace2evolve.report.formatting import (
     FigureColumn,
     WordColumn,
     escape,
+    format_count,
     format_dollars,
     format_list,
     format_points,
     make_grid,
-    make_terminal_console,
-    print_line,
-    rendered_text,
+    render_parts,
 )
 from pytest_trace2evolve.report.progress import format_short_count
 
@@ -89,40 +88,27 @@ def _policy_json(calibration: Calibration, name: str) -> dict[str, Any]:
 
 def calibration_text(calibration_result: "CalibrationResult") -> str:
     """Render a calibration: its settings, and a table with a row per figure and a column per policy."""
-    calibration, console = calibration_result.calibration, make_terminal_console()
-    pool = calibration.pool
-    trials_text = (
-        "fresh trials of broken tasks" if calibration.draw.is_live else "recorded runs: no fresh trials"
+    calibration, left_out = calibration_result.calibration, calibration_result.left_out
+    pool, draw = calibration.pool, calibration.draw
+    trials_text = "fresh trials of broken tasks" if draw.is_live else "recorded runs: no fresh trials"
+    shape = f"{pool.tasks} tasks × {draw.trials} trials a side"
+    estimands = calibration_result.estimands.items()
+    scope_text = (
+        f"Intervals ({CONFIDENCE_LEVEL:.0%}, exact) cover only the resampling; a different set of "
+        f"{pool.tasks} tasks would differ by more."
     )
-    console.print(
-        f"{escape(calibration_result.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
+    return render_parts(
+        f"{calibration_result.name}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
         f"{pool.pass_rate:.3f}",
-        soft_wrap=True,
+        f"{calibration.resamples} resamples of {shape}; {trials_text}; seed {calibration.seed}",
+        *(f"{name}: verdicts about {_ESTIMAND_TEXTS[kind]}" for name, kind in estimands if kind is not None),
+        "",
+        _rates_table(calibration),
+        "",
+        (scope_text, "dim"),
+        *([f"left out ({len(left_out)}): {format_list(left_out, separator='; ')}"] if left_out else []),
+        *(f"note: {note}" for note in calibration_result.notes),
     )
-    console.print(
-        f"{calibration.resamples} resamples of {pool.tasks} tasks × {calibration.draw.trials} trials a "
-        f"side; {trials_text}; "
-        f"seed {calibration.seed}",
-        soft_wrap=True,
-    )
-    for name, estimand in calibration_result.estimands.items():
-        if estimand is not None:
-            console.print(f"{escape(name)}: verdicts about {_ESTIMAND_TEXTS[estimand]}", soft_wrap=True)
-    console.print()
-    console.print(_rates_table(calibration))
-    console.print()
-    console.print(
-        f"[dim]Intervals ({CONFIDENCE_LEVEL:.0%}, exact) cover only the resampling; a different set of "
-        f"{pool.tasks} tasks "
-        "would differ by more.[/]",
-        soft_wrap=True,
-    )
-    if calibration_result.left_out:
-        left_out_text = escape(format_list(calibration_result.left_out, separator="; "))
-        console.print(f"left out ({len(calibration_result.left_out)}): {left_out_text}", soft_wrap=True)
-    for note in calibration_result.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
-    return rendered_text(console)
 
 
 def _rates_table(calibration: Calibration) -> Table:
@@ -191,43 +177,35 @@ def power_json(plan: Plan, power: Power) -> dict[str, Any]:
 
 def power_text(plan: Plan, power: Power) -> str:
     """Render a power analysis: the chance of each decision, the smallest gain and the needed effort."""
-    console = make_terminal_console()
-    design = plan.design
-    estimand = plan.policy.estimand
+    design, agent, estimand = plan.design, plan.agent, plan.policy.estimand
     estimand_text = "" if estimand is None else f", verdicts about {_ESTIMAND_TEXTS[estimand]}"
     run_kind = "live, with fresh trials of broken tasks" if design.is_live else "recorded runs"
-    console.print(
-        f"{design.tasks} tasks × {design.trials} trials a side, {run_kind}; policy "
-        f"{escape(plan.policy.name)}{estimand_text}; "
-        f"pass rate {plan.agent.mean:.2f} (Beta({plan.agent.a:.3g}, {plan.agent.b:.3g}) over tasks); "
-        f"{plan.rows} simulated comparisons a row",
-        soft_wrap=True,
-    )
-    console.print()
-    table = make_grid(
-        WordColumn("goal"),
-        WordColumn("true difference"),
-        WordColumn("decision"),
-        FigureColumn("chance"),
-        FigureColumn("95 % interval"),
-    )
+    words, figures = ("goal", "true difference", "decision"), ("chance", "95 % interval")
+    table = make_grid(*map(WordColumn, words), *map(FigureColumn, figures))
     for chance in power.chances:
-        effect = "none" if chance.effect == 0 else f"{format_points(chance.effect)} points"
-        rate = chance.rate
-        rate_cells = (
-            (NOT_MEASURED, "not possible")
-            if rate is None
-            else (f"{100 * rate.estimate:.1f} %", f"{100 * rate.low:.1f}–{100 * rate.high:.1f}")
-        )
-        table.add_row(chance.goal.value, effect, chance.decision.value, *rate_cells)
-    console.print(table)
-    console.print()
-    smallest_text = (
-        "none" if power.smallest_gain is None else f"about {format_points(power.smallest_gain)} points"
+        rate, cells = chance.rate, (NOT_MEASURED, "not possible")
+        if rate is not None:
+            cells = f"{100 * rate.estimate:.1f} %", f"{100 * rate.low:.1f}–{100 * rate.high:.1f}"
+        table.add_row(chance.goal.value, _gain_text(chance.effect), chance.decision.value, *cells)
+    return render_parts(
+        f"{design.tasks} tasks × {design.trials} trials a side, {run_kind}; policy "
+        f"{plan.policy.name}{estimand_text}; pass rate {agent.mean:.2f} "
+        f"(Beta({agent.a:.3g}, {agent.b:.3g}) over tasks); {plan.rows} simulated comparisons a row",
+        "",
+        table,
+        "",
+        _smallest_gain_text(power.smallest_gain),
+        _target_gain_text(plan, power),
     )
-    console.print(f"smallest gain promoted with {POWER:.0%}: {smallest_text}")
-    console.print(_target_gain_text(plan, power), soft_wrap=True)
-    return rendered_text(console)
+
+
+def _gain_text(effect: float) -> str:
+    return "none" if effect == 0 else f"{format_points(effect)} points"
+
+
+def _smallest_gain_text(gain: float | None, format_spec: str = ".3g") -> str:
+    points = "none" if gain is None else f"about {format_points(gain, format_spec)} points"
+    return f"smallest gain promoted with {POWER:.0%}: {points}"
 
 
 def _target_gain_text(plan: Plan, power: Power) -> str:
@@ -239,7 +217,7 @@ def _target_gain_text(plan: Plan, power: Power) -> str:
     if power.trials is not None:
         designs.append(f"about {power.trials} trials of these {plan.design.tasks} tasks")
     if power.tasks is not None:
-        designs.append(f"about {power.tasks} tasks of {trials} {'trial' if trials == 1 else 'trials'}")
+        designs.append(f"about {power.tasks} tasks of {format_count(trials, 'trial')}")
     return label + (" or ".join(designs) or "none up to 64 trials or 2000 tasks")
 
 
@@ -266,28 +244,21 @@ def stages_text(result: Preflight, usage: Usage | None = None) -> str:
     table = make_grid(*ends)
     for forecast in result.forecasts:
         count = forecast.simulations
-        cells = ["none" if forecast.effect == 0 else f"{format_points(forecast.effect)} points"]
-        cells += [f"{forecast.promoted:.0%}", f"{count:,.0f}"]
+        cells = [_gain_text(forecast.effect), f"{forecast.promoted:.0%}", f"{count:,.0f}"]
         if usage:
             cost = "–" if usage.cost is None else format_dollars(count * usage.cost)
             cells += [format_short_count(round(count * usage.tokens)), cost]
         table.add_row(*cells, *(f"{share:.0%}" for share in forecast.ended if len(schedule) > 1))
-    console = make_terminal_console()
     stages = f"stages of {', '.join(map(str, schedule))}" if len(schedule) > 1 else str(schedule[0])
-    console.print(
+    texts = [f"{_design_text(other, design)} {share:.0%}" for other, share in result.alternatives]
+    gain = f"{format_points(TARGET_GAIN)} points with as many simulations"
+    return render_parts(
         f"{design.tasks} tasks × {stages} trials of the candidate, against {design.baseline_trials} of the "
         "baseline; means of simulated runs, with confirmation",
-        soft_wrap=True,
+        table,
+        _smallest_gain_text(result.smallest_gain, ".2g"),
+        *([f"{gain}: {'; '.join(texts)}"] if texts else []),
     )
-    console.print(table)
-    smallest = result.smallest_gain
-    points = "none" if smallest is None else f"about {format_points(smallest, '.2g')} points"
-    console.print(f"smallest gain promoted with {POWER:.0%}: {points}")
-    if result.alternatives:
-        texts = [f"{_design_text(other, design)} {share:.0%}" for other, share in result.alternatives]
-        gain = format_points(TARGET_GAIN)
-        console.print(f"{gain} points with as many simulations: {'; '.join(texts)}", soft_wrap=True)
-    return rendered_text(console)
 
 
 def _design_text(other: Design, planned: Design) -> str:
@@ -298,8 +269,7 @@ def _design_text(other: Design, planned: Design) -> str:
     further = f"({other_baseline - planned_baseline:,} simulations once):"
     if other.tasks == planned.tasks:
         return f"with {other.baseline_trials} trials of the baseline {further}"
-    trials = "trial" if other.trials == 1 else "trials"
-    return f"with {other.tasks} tasks of up to {other.trials} {trials} {further}"
+    return f"with {other.tasks} tasks of up to {format_count(other.trials, 'trial')} {further}"
 
 
 MAX_DISAGREEMENTS = 10
@@ -308,35 +278,23 @@ MAX_DISAGREEMENTS = 10
 
 def agreement_text(results: Sequence["CheckAgreement"]) -> str:
     """Render the agreement on each check, with the labels that the judge contradicts."""
-    console = make_terminal_console()
     headings = ("labels", "accuracy", "kappa", "false kept", "false broken")
     table = make_grid("check", *(Column(heading, justify="right") for heading in headings), "may decide")
+    lines: list[str] = []
     for result in results:
         agreement = result.agreement
-        table.add_row(
-            escape(result.check),
-            str(agreement.total),
-            _interval_text(agreement.accuracy),
-            _interval_text(agreement.kappa),
-            _interval_text(agreement.false_kept),
-            _interval_text(agreement.false_broken),
-            "yes" if agreement.is_sufficient else f"no: kappa must be at least {MIN_KAPPA:.2f}",
-        )
-    console.print(table)
-    print_line(
-        console,
-        "intervals: 95 %; a check may decide if the lower bound of its kappa is high enough",
-        "dim",
-    )
-    for result in results:
+        intervals = agreement.accuracy, agreement.kappa, agreement.false_kept, agreement.false_broken
+        decides = "yes" if agreement.is_sufficient else f"no: kappa must be at least {MIN_KAPPA:.2f}"
+        table.add_row(escape(result.check), str(agreement.total), *map(_interval_text, intervals), decides)
         for item in result.disagreements[:MAX_DISAGREEMENTS]:
             answer = "no answer" if item.answer is None else "yes" if item.answer else "no"
             text = f"{result.check}, line {item.line}: label {'yes' if item.label else 'no'}, judge {answer}"
-            print_line(console, f"{text}: {item.reason}" if item.reason else text)
+            lines.append(f"{text}: {item.reason}" if item.reason else text)
         if (n_hidden := len(result.disagreements) - MAX_DISAGREEMENTS) > 0:
-            print_line(console, f"{result.check}: {n_hidden} more disagreements")
-        print_line(console, f"written: {result.path}")
-    return rendered_text(console)
+            lines.append(f"{result.check}: {n_hidden} more disagreements")
+        lines.append(f"written: {result.path}")
+    legend = "intervals: 95 %; a check may decide if the lower bound of its kappa is high enough"
+    return render_parts(table, (legend, "dim"), *lines)
 
 
 def agreement_json(results: Sequence["CheckAgreement"]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Render the output and the picture of `trace2evolve capabilities`."""
 
-from rich.console import Console
+from collections.abc import Iterator
+
 from rich.table import Table
 from rich.text import Text
 
@@ -12,53 +13,40 @@ from pytest_trace2evolve.report.formatting import (
     WordColumn,
     escape,
     make_grid,
-    make_terminal_console,
-    print_line,
-    rendered_text,
+    render_parts,
 )
 
 MAX_SHOWN_EXAMPLES = 2
 """The maximum number of examples shown for a selected capability."""
 
+_LEGEND = (
+    "coverage: share of all failures that lack the capability · ER⁻, ER⁺: of the failed and of the passed "
+    "traces that call for it, the share that lacks it · Δ: ER⁻ − ER⁺; all intervals hold together at 95 %"
+)
+
 
 def capabilities_text(report: CapabilityReport) -> str:
     """Render the capabilities, the kinds of failures and examples."""
-    console = make_terminal_console()
-    for note in report.notes:
-        print_line(console, note, "dim")
-    n_passed = report.traces - report.failed
+    traces_text = f"{report.traces} traces, {report.failed} failed and {report.traces - report.failed} passed"
     runs_text = "one run" if report.runs == 1 else f"{report.runs} runs"
-    print_line(
-        console,
-        f"{report.traces} traces, {report.failed} failed and {n_passed} passed; "
-        f"labelled by {report.labeller} in {runs_text}",
-        "bold",
+    n_unexplained = len(report.unexplained)
+    share = n_unexplained / report.failed if report.failed else 0.0
+    useless_text = "the rules explain no failure; let a model label the traces: --judge MODEL"
+    selected = [capability for capability in report.capabilities if capability.selected]
+    return render_parts(
+        *((note, "dim") for note in report.notes),
+        (f"{traces_text}; labelled by {report.labeller} in {runs_text}", "bold"),
+        "",
+        _capabilities_table(report),
+        (_LEGEND, "dim"),
+        "",
+        _taxonomy_table(report),
+        f"unexplained: {n_unexplained} of {report.failed} failures ({share:.1%})",
+        *([useless_text] if share == 1.0 and report.labeller == "rules" else []),
+        *(line for capability in selected for line in _example_lines(capability)),
+        "",
+        (f"selected: {', '.join(capability.name for capability in selected) or 'none'}", "bold"),
     )
-    console.print()
-    console.print(_capabilities_table(report))
-    print_line(
-        console,
-        "coverage: share of all failures that lack the capability · ER⁻, ER⁺: of the failed and of the "
-        "passed traces that call for it, the share that lacks it · Δ: ER⁻ − ER⁺; all intervals hold together "
-        "at 95 %",
-        "dim",
-    )
-    console.print()
-    console.print(_taxonomy_table(report))
-    share = len(report.unexplained) / report.failed if report.failed else 0.0
-    print_line(console, f"unexplained: {len(report.unexplained)} of {report.failed} failures ({share:.1%})")
-    if share == 1.0 and report.labeller == "rules":
-        print_line(console, "the rules explain no failure; let a model label the traces: --judge MODEL")
-    selected_capabilities = [capability for capability in report.capabilities if capability.selected]
-    for capability in selected_capabilities:
-        _print_examples(console, capability)
-    console.print()
-    print_line(
-        console,
-        f"selected: {', '.join(capability.name for capability in selected_capabilities) or 'none'}",
-        "bold",
-    )
-    return rendered_text(console)
 
 
 def _capabilities_table(report: CapabilityReport) -> Table:
@@ -106,18 +94,17 @@ def _taxonomy_table(report: CapabilityReport) -> Table:
     return table
 
 
-def _print_examples(console: Console, capability: CapabilityAssessment) -> None:
-    console.print()
-    print_line(console, capability.name, "bold")
-    print_line(console, f"  {capability.description}", "dim")
+def _example_lines(capability: CapabilityAssessment) -> Iterator[tuple[str, str]]:
+    yield "", ""
+    yield capability.name, "bold"
+    yield f"  {capability.description}", "dim"
     for example in capability.examples[:MAX_SHOWN_EXAMPLES]:
-        print_line(console, f"  {_example_text(example)}")
-    if capability.examples:
-        first_example = capability.examples[0]
-        trial = f" --trial {first_example.trial}" if first_example.trial else ""
-        print_line(console, f"  trace2evolve show {first_example.run} '{first_example.task}'{trial}", "dim")
+        yield f"  {_example_text(example)}", ""
+    for example in capability.examples[:1]:
+        trial = f" --trial {example.trial}" if example.trial else ""
+        yield f"  trace2evolve show {example.run} '{example.task}'{trial}", "dim"
     for name in capability.merged:
-        print_line(console, f"  also proposed as {name}", "dim")
+        yield f"  also proposed as {name}", "dim"
 
 
 def _example_text(example: TraceExample) -> str:

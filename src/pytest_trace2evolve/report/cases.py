@@ -13,9 +13,7 @@ from pytest_trace2evolve.records.task import RequiredOutcome, Turn
 from pytest_trace2evolve.report.formatting import (
     SYMMETRIC_PADDING,
     FoldColumn,
-    make_terminal_console,
-    print_line,
-    rendered_text,
+    render_parts,
     table_text,
 )
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -45,10 +43,7 @@ def cases_text(path: str, cases: Sequence[Case]) -> str:
 
 def case_text(case: Case) -> str:
     """Render one case: the customer, the store and the gold actions."""
-    console = make_terminal_console()
-    for text, style in (*_customer_lines(case), *_store_lines(case), *_gold_lines(case)):
-        print_line(console, text, style)
-    return rendered_text(console)
+    return render_parts(*_customer_lines(case), *_store_lines(case), *_gold_lines(case))
 
 
 def _customer_lines(case: Case) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,7 @@ from pytest_trace2evolve.report.formatting import (
     format_count,
     format_number,
     make_terminal_console,
-    print_line,
-    rendered_text,
+    render_parts,
     table_text,
 )
 from pytest_trace2evolve.report.verdict import checks_line, invariants_line, pass_hat_text
@@ -335,24 +334,24 @@ def ledger_json(
 
 def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) -> str:
     """Render the history of each split, with its entries in chronological order."""
-    console = make_terminal_console()
-    for position, history in enumerate(histories):
-        if position:
-            console.print()
-        print_line(console, f"{history.suite} · {history.split}", "bold")
-        for name in history.informed_candidates:
-            print_line(
-                console, f"  candidate {name} is informed by this split, according to its front matter"
-            )
-        for entry in history.entries:
-            print_line(console, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {entry_line(entry, history.lock)}")
-        if not history.informed_candidates and not history.entries:
-            print_line(console, "  no recorded access to its traces, and no verdict on it")
+    lines: list[tuple[str, str]] = []
+    for history in histories:
+        lines += [("", "")] if lines else []
+        lines.append((f"{history.suite} · {history.split}", "bold"))
+        texts = [
+            f"candidate {name} is informed by this split, according to its front matter"
+            for name in history.informed_candidates
+        ]
+        texts += [
+            f"{entry.at:%Y-%m-%d %H:%M} UTC  {entry_line(entry, history.lock)}" for entry in history.entries
+        ]
+        texts = texts or ["no recorded access to its traces, and no verdict on it"]
         if history.next_test is not None:
-            print_line(console, f"  {next_test_text(history.next_test, is_damaged=bool(problems))}")
+            texts.append(next_test_text(history.next_test, is_damaged=bool(problems)))
+        lines += [(f"  {text}", "") for text in texts]
     if not histories:
-        console.print("no suite is locked, and the ledger is empty")
-    return rendered_text(console)
+        lines.append(("no suite is locked, and the ledger is empty", ""))
+    return render_parts(*lines)
 
 
 def entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:

@@ -98,12 +98,20 @@ def table_text(
     notes: Iterable[str] = (),
 ) -> str:
     """Render a table for the terminal, and untrusted notes below it, a line each."""
-    console, table = make_terminal_console(), make_grid(*columns, padding=padding, title=title)
+    table = make_grid(*columns, padding=padding, title=title)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
-    for note in notes:
-        print_line(console, note)
+    return render_parts(table, *notes)
+
+
+def render_parts(*parts: str | tuple[str, str] | Table) -> str:
+    """Render tables and lines of untrusted text for the terminal; a line may come with its style."""
+    console = make_terminal_console()
+    for part in parts:
+        if isinstance(part, Table):
+            console.print(part)
+        else:
+            print_line(console, *((part,) if isinstance(part, str) else part))
     return rendered_text(console)
 
 

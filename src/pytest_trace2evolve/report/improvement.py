@@ -30,7 +30,7 @@ from pytest_trace2evolve.report.formatting import (
     format_points,
     make_grid,
     make_terminal_console,
-    rendered_text,
+    render_parts,
     table_text,
 )
 from pytest_trace2evolve.report.view import view_page
@@ -228,7 +228,6 @@ def heldout_text(
     capabilities: Sequence[str], before: Mapping[str, HeldOutRewards], after: Mapping[str, HeldOutRewards]
 ) -> str:
     """Render held-out rewards before and after training, with the trained environments first."""
-    console = make_terminal_console()
     names = [*capabilities, *(name for name in after if name not in capabilities)]
     rows = [
         (
@@ -240,19 +239,17 @@ def heldout_text(
     ]
     table = _heldout_table(rows, _HELDOUT_HEADINGS)
     # A narrow terminal omits the share of top rewards, which is the least informative figure.
-    console.print(table if fits(table, console) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
-    first_result = after[names[0]]
+    if not fits(table, make_terminal_console()):
+        table = _heldout_table(rows, _HELDOUT_HEADINGS[:3])
+    first = after[names[0]]
     sizes = sorted({len(heldout.rewards) for heldout in after.values()}, reverse=True)
     n_lost = sum(heldout.lost for side in (before, after) for heldout in side.values())
-    console.print(
-        f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first_result.rewards))} rollouts "
-        "each, "
-        f"before and after{f', {n_lost} of them lost' if n_lost else ''}; temperature "
-        f"{first_result.temperature:g}; "
-        "intervals by scenario.[/]",
-        soft_wrap=True,
+    lost_text = f", {n_lost} of them lost" if n_lost else ""
+    legend = (
+        f"{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, before "
+        f"and after{lost_text}; temperature {first.temperature:g}; intervals by scenario."
     )
-    return rendered_text(console)
+    return render_parts(table, (legend, "dim"))
 
 
 def _heldout_table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str]) -> Table:

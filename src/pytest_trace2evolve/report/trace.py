@@ -29,6 +29,7 @@ from pytest_trace2evolve.report.formatting import (
     make_grid,
     make_terminal_console,
     print_line,
+    render_parts,
     rendered_text,
     shorten_middle,
 )
@@ -274,15 +275,12 @@ def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
 
 def failed_text(run: "FailedTasks") -> str:
     """Render the failed tasks of a run as a table, with the command that opens a trace."""
-    console = make_terminal_console()
     candidate_note = f" · candidate {run.candidate}" if run.candidate else ""
     unmeasured_note = f", {run.unmeasured_tasks} not measured" if run.unmeasured_tasks else ""
-    failed_summary = (
-        f"{len(run.failed_tasks)} of {format_count(run.task_count, 'task')} failed{unmeasured_note}"
-    )
-    print_line(console, f"{run.run}{candidate_note} · {failed_summary}", "bold")
+    count_text = f"{len(run.failed_tasks)} of {format_count(run.task_count, 'task')} failed{unmeasured_note}"
+    title = f"{run.run}{candidate_note} · {count_text}", "bold"
     if not run.failed_tasks:
-        return rendered_text(console)
+        return render_parts(title)
     table = make_grid("suite", "split", "task", FigureColumn("failed trials"), FigureColumn("reward"))
     for task in run.failed_tasks:
         names = [split if suite == task.suite else f"{suite}::{split}" for suite, split in task.splits]
@@ -293,13 +291,11 @@ def failed_text(run: "FailedTasks") -> str:
             f"{task.failed_trials} of {task.measured_trials}",
             format_number(task.reward),
         )
-    console.print(table)
-    if any(task.is_sealed for task in run.failed_tasks):
-        print_line(console, "! sealed: the ledger records each access, which can end clean evidence")
+    note = "! sealed: the ledger records each access, which can end clean evidence"
+    is_any_sealed = any(task.is_sealed for task in run.failed_tasks)
     task = min(run.failed_tasks, key=lambda task: task.is_sealed)
-    parts = ["trace2evolve", "show", run.run, task.task, "--suite", task.suite]
-    print_line(console, f"open a trace: {shlex.join(parts)}")
-    return rendered_text(console)
+    command = shlex.join(["trace2evolve", "show", run.run, task.task, "--suite", task.suite])
+    return render_parts(title, table, *([note] if is_any_sealed else []), f"open a trace: {command}")
 
 
 def _print_message(
