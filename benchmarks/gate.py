@@ -19,15 +19,7 @@ import numpy as np
 from gate_tables import SMALL_ROWS, picture, tables, write, write_parts
 from scipy import stats
 
-from pytest_trace2evolve.gate.alpha_spending import stage_alpha
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.checks import compute_findings, evaluate
-from pytest_trace2evolve.gate.columns import ACTION_METRICS, INVARIANTS, Floats
-from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.intervals import GUARDED_DROP, predictive_power
-from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import (
+from pytest_trace2evolve.gate.agents import (
     AGENTS,
     Agent,
     Change,
@@ -36,6 +28,14 @@ from pytest_trace2evolve.gate.power import (
     SimulatedStages,
     simulate_stages,
 )
+from pytest_trace2evolve.gate.alpha_spending import stage_alpha
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.checks import compute_findings, evaluate
+from pytest_trace2evolve.gate.columns import ACTION_METRICS, INVARIANTS, Floats
+from pytest_trace2evolve.gate.decide import decision_ranks
+from pytest_trace2evolve.gate.intervals import GUARDED_DROP, predictive_power
+from pytest_trace2evolve.gate.pairs import Comparisons
+from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.protocols import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.gate.tallies import REWARD

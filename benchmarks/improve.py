@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_trace2evolve.gate.agents import AGENTS
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.columns import Counts, Floats
 from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.power import AGENTS
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.gate.tallies import Tally
 from pytest_trace2evolve.improve.search import DEFAULT_RULES, Rewards, Rules, search

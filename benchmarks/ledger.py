@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from pytest_trace2evolve.gate.agents import AGENTS, Change, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.power import AGENTS, Change, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import Decision, Goal
 

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import scipy
 
+from pytest_trace2evolve.gate.agents import AGENTS, Agent, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import Pool, pool_of
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.power import AGENTS, Agent, Design, Effect, simulate_stages
+from pytest_trace2evolve.gate.power import simulate_runs
 from pytest_trace2evolve.gate.protocols import Question
-from pytest_trace2evolve.gate.stages import simulate_runs
 from pytest_trace2evolve.gate.tallies import METRICS, REWARD, Tally
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.session.compare import read_side

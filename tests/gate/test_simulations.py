@@ -11,6 +11,14 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.agents import (
+    AGENTS,
+    Design,
+    Effect,
+    fit_agent,
+    simulate_comparisons,
+    simulate_stages,
+)
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import (
     DecisionCounts,
@@ -24,16 +32,7 @@ from pytest_trace2evolve.gate.calibration import (
 )
 from pytest_trace2evolve.gate.columns import build_columns
 from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import (
-    AGENTS,
-    Design,
-    Effect,
-    fit_agent,
-    gain_at_power,
-    simulate_comparisons,
-    simulate_stages,
-)
-from pytest_trace2evolve.gate.stages import StagedRuns, simulate_runs
+from pytest_trace2evolve.gate.power import StagedRuns, gain_at_power, simulate_runs
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from tests.gate_helpers import Side, side, sim
 

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.checks import compute_findings
-from pytest_trace2evolve.gate.columns import Floats
-from pytest_trace2evolve.gate.decide import decision_ranks
-from pytest_trace2evolve.gate.intervals import drop_sensitivity
-from pytest_trace2evolve.gate.policy import STRICT, get_policy, policy_version
-from pytest_trace2evolve.gate.power import (
+from pytest_trace2evolve.gate.agents import (
     AGENTS,
     Agent,
     Change,
@@ -21,6 +15,12 @@ from pytest_trace2evolve.gate.power import (
     simulate_comparisons,
     simulate_stages,
 )
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.checks import compute_findings
+from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.decide import decision_ranks
+from pytest_trace2evolve.gate.intervals import drop_sensitivity
+from pytest_trace2evolve.gate.policy import STRICT, get_policy, policy_version
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.gate.tallies import REWARD
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Estimand, Goal, Verdict

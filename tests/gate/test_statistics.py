@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import multivariate_normal, norm
 
+from pytest_trace2evolve.gate.agents import AGENTS, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import Rules, _adjust_p_values, compute_findings
@@ -27,7 +28,6 @@ from pytest_trace2evolve.gate.intervals import (
     predictive_power,
 )
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.gate.significance import holm, sign_flip
 from pytest_trace2evolve.records.verdict import Decision, Goal, NeededEvidence, Obstacle

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.gate.agents import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import GateInput, decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.gate.significance import fisher, stratified_fisher
 from pytest_trace2evolve.records.rules import Invariant

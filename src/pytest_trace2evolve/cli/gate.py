@@ -22,7 +22,8 @@ from pytest_trace2evolve.utils.crashes import EXIT_CRASH
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.gate.power import Agent, Plan
+    from pytest_trace2evolve.gate.agents import Agent
+    from pytest_trace2evolve.gate.power import Plan
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.verdict import Estimand
 
@@ -195,7 +196,8 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def show_power(options: argparse.Namespace) -> int:
     """Print the changes that given numbers of tasks and trials can detect."""
-    from pytest_trace2evolve.gate.power import Design, Plan, simulate_power
+    from pytest_trace2evolve.gate.agents import Design
+    from pytest_trace2evolve.gate.power import Plan, simulate_power
     from pytest_trace2evolve.project.policies import find_policy
     from pytest_trace2evolve.report.calibration import power_json, power_text
     from pytest_trace2evolve.session.calibrate import policy_to_calibrate
@@ -203,14 +205,10 @@ def show_power(options: argparse.Namespace) -> int:
     project = project_of(options) if options.suite else nearest_project(options)
     policy = find_policy(options.policy or "calibrated", project).for_suite(_estimand(options, project))
     adjusted_policy = policy_to_calibrate(policy, margin=options.margin)
+    limit = policy.max_fresh_simulations
     plan = Plan(
         agent=_parse_agent(options.agent_profile),
-        design=Design(
-            options.tasks,
-            options.trials,
-            is_live=options.live,
-            max_fresh_simulations=policy.max_fresh_simulations,
-        ),
+        design=Design(options.tasks, options.trials, is_live=options.live, max_fresh_simulations=limit),
         policy=adjusted_policy.policy,
         margin=adjusted_policy.margin,
         rows=options.resamples,
@@ -225,7 +223,7 @@ def show_power(options: argparse.Namespace) -> int:
 def _show_stages(options: argparse.Namespace, plan: "Plan") -> int:
     """Print what runs in stages against a saved baseline cost and show; 2 if they cannot decide."""
     from pytest_trace2evolve.gate.calibrated import Calibrated
-    from pytest_trace2evolve.gate.stages import preflight
+    from pytest_trace2evolve.gate.power import preflight
     from pytest_trace2evolve.report.calibration import stages_text
     from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 
@@ -252,7 +250,7 @@ def _estimand(options: argparse.Namespace, project: "Project | None") -> "Estima
 
 def _parse_agent(profile: str | None) -> "Agent":
     """Return the agent that `--agent-profile` names, or describes by its mean rate and the rates' spread."""
-    from pytest_trace2evolve.gate.power import AGENTS, fit_agent
+    from pytest_trace2evolve.gate.agents import AGENTS, fit_agent
 
     if profile is None or profile in AGENTS:
         return AGENTS[profile or "medium"]

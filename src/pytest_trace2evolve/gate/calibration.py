@@ -453,12 +453,8 @@ def calibrate(
     ]
     decisions: dict[tuple[str, Goal, float], DecisionCounts] = {}
     for effect, has_fixed_tasks in product(plantable_effects, (False, True)):
-        questions = [
-            (settings.policy, goal)
-            for settings in policies
-            if settings.has_fixed_tasks is has_fixed_tasks
-            for goal in Goal
-        ]
+        fitting = [each.policy for each in policies if each.has_fixed_tasks is has_fixed_tasks]
+        questions = [*product(fitting, Goal)]
         if not questions:
             continue
         draw_comparisons = partial(

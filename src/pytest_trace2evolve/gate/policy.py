@@ -139,7 +139,7 @@ def _mean_check(
 
 def _share_check(kind: str, actions: str) -> PointCheck:
     reason = f"no gold {actions} checked"
-    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), not_applicable_reason=reason)
+    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), _is_no_decline, reason)
 
 
 def _count_broken(comparisons: Comparisons) -> Floats:
@@ -347,11 +347,9 @@ def get_policy(
         PolicyError: no policy has the name (the message suggests the nearest one), or its file is invalid.
     """
     own_files = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    for built_in_name in POLICIES:
-        if built_in_name in own_files:
-            raise PolicyError(
-                f"{own_files[built_in_name]}: policy {built_in_name!r} is built in; rename the file"
-            )
+    for built_in in POLICIES:
+        if built_in in own_files:
+            raise PolicyError(f"{own_files[built_in]}: policy {built_in!r} is built in; rename the file")
     if name in POLICIES:
         return POLICIES[name]
     if name in own_files:

@@ -1,26 +1,35 @@
-"""The power of given numbers of tasks and trials: a policy's decisions on simulated agents of known ability.
+"""The power of a plan: decisions on simulated agents, for given tasks and trials, or in stages.
 
-A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
-mean chance differs by a set amount. The difference is spread evenly, or limited to a few tasks that then
-always fail or always pass.
+In stages, simulations of the candidate and fresh trials of broken tasks count, and those of a saved
+baseline do not. Shares of gold actions are left out there, because their tests take most of the
+time and seldom decide.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import scipy
 
+from pytest_trace2evolve.gate.agents import Agent, Design, Effect, simulate_comparisons, simulate_stages
+from pytest_trace2evolve.gate.alpha_spending import stage_alpha
+from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
-from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, MINEFIELD, Counts, Floats
-from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
-from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
+from pytest_trace2evolve.gate.checks import evaluate
+from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags
+from pytest_trace2evolve.gate.confirm import STEP_TRIALS, fresh_p
+from pytest_trace2evolve.gate.decide import decision_ranks
+from pytest_trace2evolve.gate.intervals import (
+    MAX_TASKS,
+    MAX_TRIALS,
+    POWER,
+    information_share,
+    predictive_power,
+)
 from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.protocols import Policy
-from pytest_trace2evolve.gate.tallies import Tally
-from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.gate.protocols import FAIL, Policy, Question
+from pytest_trace2evolve.gate.tallies import REGRESSIONS, REWARD
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
@@ -33,324 +42,6 @@ TARGET_GAIN = 0.05
 
 _SEARCH_ROWS = 300
 """Comparisons per step of the search for enough trials or tasks."""
-
-
-class Change(StrEnum):
-    """How a candidate's effect spreads over tasks."""
-
-    EVEN = "even"
-    FEW = "few"
-    MIXED = "mixed"
-
-
-@dataclass(frozen=True)
-class Agent:
-    """An agent whose chances of success over tasks follow Beta(a, b)."""
-
-    a: float
-    b: float
-
-    @property
-    def mean(self) -> float:
-        """The agent's mean chance of success over all tasks."""
-        return self.a / (self.a + self.b)
-
-
-AGENTS: Mapping[str, Agent] = {
-    "reliable": Agent(6, 2),
-    "medium": Agent(0.8, 0.6),
-    "noisy": Agent(0.4, 0.4),
-}
-"""Kinds of agents seen in tau2's published runs."""
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of a candidate's change.
-
-    Attributes:
-        size: The difference of mean chances, -1 to 1. With `MIXED`, the size of both the loss and the gain,
-            which cancel out.
-        change: How the effect spreads over tasks.
-        is_exact: Whether the mean over each comparison's own tasks differs by exactly `size`, which must be a
-            loss. Otherwise, the mean over all tasks of the population does.
-    """
-
-    size: float = 0.0
-    change: Change = Change.EVEN
-    is_exact: bool = field(default=False, repr=False)  # the seeds of published figures contain the rest
-
-
-@dataclass(frozen=True)
-class Design:
-    """The design of a comparison.
-
-    Attributes:
-        tasks: The number of tasks.
-        trials: The number of trials of each task on the candidate, and on the baseline unless
-            `baseline_trials` is given.
-        baseline_trials: The number of trials of each task that a saved baseline has.
-        is_live: Whether broken tasks get fresh trials.
-        max_fresh_simulations: Fresh simulations that a live run may make.
-        lost_rate: Chance that infrastructure ends a simulation.
-        breach_rate: Mean chance that a simulation breaks an invariant, for each kind; None if nothing is
-            checked for invariants.
-        breach_rate_increase: Mean increase of the candidate's chance of breaking `RISING_INVARIANT`.
-    """
-
-    tasks: int
-    trials: int
-    is_live: bool = True
-    baseline_trials: int | None = field(default=None, kw_only=True)
-    max_fresh_simulations: int = 640
-    lost_rate: float = 0.0
-    breach_rate: float | None = None
-    breach_rate_increase: float = 0.0
-
-
-RISING_INVARIANT = f"{INVARIANTS}.{Invariant.CONSENT}"
-"""The kind of invariant that a candidate breaks more often if `breach_rate_increase` is set."""
-
-_MIN_REMAINING_CHANCE = 0.02
-"""The minimum mean chance of success that an exact loss leaves."""
-
-_MAX_STEPS_RATE = 0.03
-"""Mean share of failures that end at max steps."""
-
-
-@dataclass(frozen=True)
-class _TrueChances:
-    """The true chances behind simulated comparisons, by row and task. In pairs, the baseline is first.
-
-    Attributes:
-        success: Chances of success of both sides.
-        actions: Numbers of gold actions, by kind.
-        partial_match: Chance that a failed trial matches a gold action.
-        max_steps_rate: Chance that a failed trial ends at max steps.
-        breach_chances: Chances of breaking an invariant, by kind, of both sides.
-    """
-
-    success: tuple[Floats, Floats]
-    actions: Mapping[str, Counts]
-    partial_match: Floats
-    max_steps_rate: Floats
-    breach_chances: tuple[Mapping[str, Floats], Mapping[str, Floats]]
-
-
-@dataclass(frozen=True)
-class SimulatedStages:
-    """Simulated comparisons, with the true chances behind them.
-
-    Attributes:
-        stages: The comparisons after each stage of a schedule, with all trials so far or with the stage's own
-            trials only.
-        old, new: Chances of success of the baseline and of the candidate, shape (R, N).
-    """
-
-    stages: tuple[Comparisons, ...]
-    old: Floats
-    new: Floats
-
-
-def simulate_comparisons(
-    random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int
-) -> Comparisons:
-    """Draw random comparisons of an agent with its candidate, as arrays of shape (rows, tasks)."""
-    return simulate_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
-
-
-def simulate_stages(
-    random: np.random.Generator,
-    agent: Agent,
-    effect: Effect,
-    design: Design,
-    rows: int,
-    schedule: Sequence[int],
-    *,
-    cumulative: bool = True,
-) -> SimulatedStages:
-    """Draw comparisons in stages, as `simulate_comparisons` does; the schedule replaces `design.trials`.
-
-    Each stage adds trials up to its number in the schedule. A task gets its fresh trials at the first stage
-    that finds it broken, and keeps their p-value. Unless `cumulative`, each stage measures the same tasks
-    anew with its number of trials. A saved baseline has all of its trials at every stage.
-    """
-    chances = _draw_true_chances(random, agent, effect, design, rows)
-    has_actions = {kind: count > 0 for kind, count in chances.actions.items()}
-    has_actions["action_match"] = np.any(list(has_actions.values()), axis=0)
-    has_actions[INVARIANTS] = np.full((rows, design.tasks), design.breach_rate is not None)
-    stages: list[Comparisons] = []
-    saved = design.baseline_trials or 0
-    parts: dict[int, tuple[Tally, Tally]] = {}
-    for trials in schedule:
-        if not cumulative:
-            parts.clear()
-        for number in sorted({*schedule, saved} - {0}) if saved else [trials]:
-            if number not in parts:
-                part = replace(design, trials=number - max(parts, default=0))
-                parts[number] = _draw_side(random, chances, 0, part), _draw_side(random, chances, 1, part)
-        comparisons = replace(_combine_parts(parts, saved or trials, trials), has_actions=has_actions)
-        if design.is_live:
-            fresh = simulate_fresh_trials(
-                random, comparisons.is_broken, *chances.success, design.max_fresh_simulations
-            )
-            if stages and cumulative:
-                earlier_p = stages[-1].fresh_p
-                assert earlier_p is not None
-                fresh = np.where(np.isnan(earlier_p), fresh, earlier_p)
-            comparisons = replace(comparisons, fresh_p=fresh)
-        stages.append(comparisons)
-    return SimulatedStages(tuple(stages), *chances.success)
-
-
-def _combine_parts(
-    parts: Mapping[int, tuple[Tally, Tally]], baseline_trials: int, trials: int
-) -> Comparisons:
-    """The comparison of so many trials, from the trials of both sides up to each number of trials."""
-
-    def side(index: int, count: int) -> Tally:
-        return Tally.combine(sum, [part[index] for number, part in parts.items() if number <= count])
-
-    comparisons, fewer = Comparisons(side(0, baseline_trials), side(1, trials)), min(baseline_trials, trials)
-    if baseline_trials == trials:
-        return comparisons
-    return replace(comparisons, first_trials=(side(0, fewer), side(1, fewer)))
-
-
-def _draw_true_chances(
-    random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int
-) -> _TrueChances:
-    # Published figures depend on the order of the draws.
-    shape = rows, design.tasks
-    old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
-    if effect.is_exact:
-        # Draws other tasks for each comparison in which the agent cannot lose that much.
-        while (is_too_low := old.mean(axis=1) < _MIN_REMAINING_CHANCE - effect.size).any():
-            new_chances = random.beta(agent.a, agent.b, (int(is_too_low.sum()), design.tasks))
-            old[is_too_low] = np.clip(new_chances, 1e-9, 1 - 1e-9)
-    read_counts, write_counts = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
-    max_steps_rate = _draw_rare_chances(random, _MAX_STEPS_RATE, shape)
-    return _TrueChances(
-        success=(old, _candidate_chances(random, old, agent, effect)),
-        actions={"read_action_match": read_counts, "write_action_match": write_counts},
-        partial_match=random.beta(2.4, 1.6, shape),
-        max_steps_rate=max_steps_rate,
-        breach_chances=_draw_breach_chances(random, design, shape),
-    )
-
-
-def _draw_rare_chances(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
-    """Draw chances with the given mean that are close to 0 on most tasks and large on a few."""
-    return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
-
-
-def _draw_breach_chances(
-    random: np.random.Generator, design: Design, shape: tuple[int, int]
-) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
-    """Draw the chances of breaking each kind of invariant on either side."""
-    if design.breach_rate is None:
-        return {}, {}
-    kinds = [name for name in INVARIANT_METRICS if name != MINEFIELD]
-    old = {name: _draw_rare_chances(random, design.breach_rate, shape) for name in kinds}
-    # The candidate also breaks the invariant in a share of the simulations that would have kept it.
-    raised_chances = old[RISING_INVARIANT] + (1 - old[RISING_INVARIANT]) * design.breach_rate_increase / (
-        1 - design.breach_rate
-    )
-    return old, {**old, RISING_INVARIANT: raised_chances}
-
-
-def _candidate_chances(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
-    """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
-    if effect.size == 0:
-        return chances
-    if effect.is_exact:
-        return _lower_exactly(random, chances, effect)
-    if effect.change is Change.EVEN:
-        shifted: Floats = scipy.special.expit(
-            scipy.special.logit(chances) + _log_odds_shift(agent, effect.size)
-        )
-        return shifted
-    uniform = random.random(chances.shape)
-    if effect.change is Change.MIXED:
-        break_share, fix_share = effect.size / agent.mean, effect.size / (1 - agent.mean)
-        return np.where(uniform < break_share, 0.0, np.where(uniform < break_share + fix_share, 1.0, chances))
-    share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
-    return np.where(uniform < share, 0.0 if effect.size < 0 else 1.0, chances)
-
-
-def _lower_exactly(random: np.random.Generator, chances: Floats, effect: Effect) -> Floats:
-    """Lower the mean chance of each row by exactly the effect's size."""
-    if effect.change is Change.EVEN:
-        log_odds, target = scipy.special.logit(chances), chances.mean(axis=1) + effect.size
-        low, high = np.full(len(chances), -60.0), np.zeros(len(chances))
-        for _ in range(50):
-            middle = (low + high) / 2
-            is_below = scipy.special.expit(log_odds + middle[:, None]).mean(axis=1) < target
-            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
-        lowered: Floats = scipy.special.expit(log_odds + high[:, None])
-        return lowered
-    # Tasks break in random order until the loss is reached, the last one in part.
-    order = np.argsort(random.random(chances.shape), axis=1)
-    ordered_chances = np.take_along_axis(chances, order, axis=1)
-    loss_before = np.cumsum(ordered_chances, axis=1) - ordered_chances
-    losses = np.clip(-effect.size * chances.shape[1] - loss_before, 0.0, ordered_chances)
-    result = np.empty_like(chances)
-    np.put_along_axis(result, order, ordered_chances - losses, axis=1)
-    return result
-
-
-def _log_odds_shift(agent: Agent, size: float) -> float:
-    """The shift in log-odds of every task that moves the mean chance by `size`."""
-    quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
-    log_odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
-    target = scipy.special.expit(log_odds).mean() + size
-    root = scipy.optimize.brentq(
-        lambda shift: scipy.special.expit(log_odds + shift).mean() - target, -40.0, 40.0
-    )
-    return float(root)
-
-
-def _draw_side(random: np.random.Generator, true_chances: _TrueChances, side: int, design: Design) -> Tally:
-    chances, breach_chances = true_chances.success[side], true_chances.breach_chances[side]
-    trials = np.full(chances.shape, design.trials)
-    measured = random.binomial(trials, 1 - design.lost_rate) if design.lost_rate else trials
-    passed = random.binomial(measured, chances)
-    failed = measured - passed
-    sums = {
-        kind: random.binomial(count * passed, 0.95)
-        + random.binomial(count * failed, true_chances.partial_match)
-        for kind, count in true_chances.actions.items()
-    }
-    action_counts = {
-        "action_match": np.sum(list(true_chances.actions.values()), axis=0),
-        **true_chances.actions,
-    }
-    sums["action_match"] = np.sum(list(sums.values()), axis=0)
-    max_steps = random.binomial(failed, true_chances.max_steps_rate)
-    kept_counts = {
-        name: measured - random.binomial(measured, chance) for name, chance in breach_chances.items()
-    }
-    if kept_counts:
-        # Assumes that no simulation breaks two kinds: overlaps are not drawn, and no check depends on them.
-        kept_counts[INVARIANTS] = np.maximum(
-            measured - sum(measured - count for count in kept_counts.values()), 0
-        )
-    return Tally(
-        trials=trials,
-        measured=measured,
-        reward=passed.astype(np.float64),
-        squares=passed.astype(np.float64),
-        successes=passed,
-        matched={
-            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in action_counts.items()},
-            **{name: count.astype(np.float64) for name, count in kept_counts.items()},
-        },
-        checked={
-            **{kind: np.where(count > 0, measured, 0) for kind, count in action_counts.items()},
-            **dict.fromkeys(kept_counts, measured),
-        },
-        max_steps=max_steps,
-    )
 
 
 @dataclass(frozen=True)
@@ -403,18 +94,6 @@ class Power:
     smallest_gain: float | None
     trials: int | None
     tasks: int | None
-
-
-def fit_agent(rate: float, spread: float) -> Agent:
-    """Return the agent whose chances of success over tasks have a given mean and standard deviation.
-
-    Raises:
-        ValueError: no Beta distribution has this mean and standard deviation.
-    """
-    if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
-        raise ValueError(f"no Beta distribution has mean {rate} and standard deviation {spread}")
-    size = rate * (1 - rate) / spread**2 - 1
-    return Agent(rate * size, (1 - rate) * size)
 
 
 def simulate_power(plan: Plan) -> Power:
@@ -526,3 +205,175 @@ def _find_sufficient(
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
+
+
+# Runs in stages.
+
+
+@dataclass(frozen=True)
+class StagedRuns:
+    """Simulated runs, with one value per run in each array.
+
+    Attributes:
+        rank: `Decision.rank` of the run.
+        trials: The candidate's trials of each task when the run ended.
+        fresh: Fresh simulations of both sides.
+    """
+
+    rank: Counts
+    trials: Counts
+    fresh: Counts
+
+    def share(self, decision: Decision) -> float:
+        """The share of runs with this decision."""
+        return float((self.rank == decision.rank).mean())
+
+    def simulations(self, tasks: int) -> float:
+        """The mean number of simulations of a run of so many tasks."""
+        return float((tasks * self.trials + self.fresh).mean())
+
+
+def simulate_runs(
+    random: np.random.Generator,
+    agent: Agent,
+    effect: Effect,
+    design: Design,
+    policy: Calibrated,
+    schedule: Sequence[int],
+    *,
+    rows: int,
+    share: float = 1.0,
+    confirms_all: bool = False,
+) -> StagedRuns:
+    """Simulate runs under goal `improve`, as sessions make them.
+
+    After each stage, broken tasks get fresh trials if they can change the decision. The run ends with a
+    decision, after the last stage, or if all trials would show a gain with a lower chance than the policy's
+    `futility`.
+
+    Args:
+        share: The share of its level that the claim may use.
+        confirms_all: Whether all broken tasks get fresh trials, as before version 0.1.
+    """
+    policy = replace(policy, weights={**policy.weights, **dict.fromkeys(ACTION_METRICS, 0.0)})
+    alpha = stage_alpha(policy.alpha, schedule)
+    question = Question(Goal.IMPROVE, share=share, stage_alpha=alpha, schedule=tuple(schedule))
+    stages = simulate_stages(random, agent, effect, design, rows, schedule).stages
+    rank, ended = np.ones(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    paid = np.zeros((rows, design.tasks), dtype=np.bool_)
+    for compared, trials in zip(stages, schedule, strict=True):
+        is_open = ended == 0
+        if compared.fresh_p is None:
+            decided = decision_ranks(policy, compared, question)
+        else:
+            tried = compared.is_broken & is_open[:, None] & ~np.isnan(compared.fresh_p)
+            if not confirms_all:
+                tried &= _matters(compared, paid, policy, question)[:, None]
+            paid |= tried
+            decided = decision_ranks(
+                policy, compared.with_fresh_p(np.where(paid, compared.fresh_p, np.nan)), question
+            )
+        rank = np.where(is_open, decided, rank)
+        is_last = np.full(rows, trials == schedule[-1])
+        if trials < schedule[-1]:
+            gain_p = evaluate(compared, policy.rules(question)).findings[REWARD].gain_p
+            saved = design.baseline_trials
+            fraction = information_share(trials, schedule[-1], saved) if saved else trials / schedule[-1]
+            is_last = predictive_power(gain_p, policy.rules(question).claim_alpha, fraction) < policy.futility
+        ended = np.where(is_open & ((decided != Decision.INCONCLUSIVE.rank) | is_last), trials, ended)
+    return StagedRuns(rank, ended, _fresh_simulations(stages[-1], paid))
+
+
+def _matters(compared: Comparisons, paid: Flags, policy: Calibrated, question: Question) -> Flags:
+    """Whether fresh trials of broken tasks can change each decision, or discard by themselves."""
+    known = np.where(paid, np.asarray(compared.fresh_p), np.nan)
+    untried = compared.is_broken & ~paid
+    outcomes = [
+        decision_ranks(policy, compared.with_fresh_p(np.where(untried, p, known)), question)
+        for p in (np.nan, 1.0, 0.0)
+    ]
+    confirmed = compared.with_fresh_p(np.where(untried, 0.0, known))
+    codes = evaluate(confirmed, policy.rules(question)).status_codes
+    return np.asarray((np.ptp(outcomes, axis=0) > 0) | (codes[REGRESSIONS] == FAIL))
+
+
+def _fresh_simulations(last: Comparisons, paid: Flags) -> Counts:
+    """The fresh simulations of both sides: one step of trials, and one more unless the first was clear."""
+    is_clear = np.isin(np.asarray(last.fresh_p), (1.0, float(fresh_p(STEP_TRIALS, 0))))
+    return np.asarray(2 * STEP_TRIALS * np.where(paid, np.where(is_clear, 1, 2), 0).sum(axis=1))
+
+
+# What a run costs and shows, before it starts.
+
+EFFECTS = (0.0, 0.05, 0.10)
+"""The true gains whose costs are forecast."""
+
+_FURTHER_GAINS = (0.02, 0.15, 0.25, 0.40)
+"""Further gains, from which the smallest gain with 80 % power is interpolated."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Simulated runs at one true gain.
+
+    `simulations` is the mean of a run, fresh ones included; `ended` the share of runs that end at each stage.
+    """
+
+    effect: float
+    promoted: float
+    simulations: float
+    ended: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a planned run costs and can show.
+
+    Attributes:
+        forecasts: One for each of `EFFECTS` that the agent can reach.
+        smallest_gain: The smallest gain that four of five runs promote; None if no gain is.
+        alternatives: Other designs with about as many simulations of the candidate, each with the share of
+            runs that promote a gain of `TARGET_GAIN`.
+    """
+
+    design: Design
+    schedule: tuple[int, ...]
+    forecasts: tuple[Forecast, ...]
+    smallest_gain: float | None
+    alternatives: tuple[tuple[Design, float], ...]
+
+
+def preflight(
+    agent: Agent,
+    design: Design,
+    policy: Calibrated,
+    schedule: Sequence[int],
+    *,
+    share: float = 1.0,
+    rows: int = 300,
+) -> Preflight:
+    """Simulate what a run with goal `improve` costs and shows.
+
+    `design` has the trials of the saved baseline, `share` is the share of its level that the claim may use,
+    and `rows` the number of simulated runs for each figure.
+    """
+
+    def forecast(effect: float, other: Design = design, trials: Sequence[int] = schedule) -> Forecast:
+        random = np.random.default_rng([rows, round(1000 + 1000 * effect)])
+        runs = simulate_runs(random, agent, Effect(effect), other, policy, trials, rows=rows, share=share)
+        ended = tuple(float((runs.trials == stage).mean()) for stage in trials)
+        return Forecast(effect, runs.share(Decision.PROMOTE), runs.simulations(other.tasks), ended)
+
+    reachable = [effect for effect in (*EFFECTS, *_FURTHER_GAINS) if agent.mean + effect < 0.999]
+    forecasts = {effect: forecast(effect) for effect in reachable}
+    smallest = gain_at_power({effect: found.promoted for effect, found in forecasts.items()}, rows)
+    alternatives = []
+    if TARGET_GAIN in forecasts:
+        others = [replace(design, baseline_trials=2 * (design.baseline_trials or schedule[-1]))]
+        if schedule[-1] > 1:
+            others.append(replace(design, tasks=2 * design.tasks, trials=schedule[-1] // 2))
+        for other in others:
+            trials = schedule if other.tasks == design.tasks else sorted({max(1, n // 2) for n in schedule})
+            alternatives.append((other, forecast(TARGET_GAIN, other, trials).promoted))
+    wanted = tuple(found for effect, found in forecasts.items() if effect in EFFECTS)
+    return Preflight(design, tuple(schedule), wanted, smallest, tuple(alternatives))

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
+from pytest_trace2evolve.gate.agents import Design
 from pytest_trace2evolve.gate.calibration import Calibration, Rate
 from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, POWER
-from pytest_trace2evolve.gate.power import TARGET_GAIN, Design, Plan, Power
-from pytest_trace2evolve.gate.stages import Preflight
+from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power, Preflight
 from pytest_trace2evolve.records.agreement import MIN_KAPPA
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.verdict import Decision, Estimand, Goal, Interval

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pytest_trace2evolve.gate.agents import AGENTS, Agent, Design, fit_agent
 from pytest_trace2evolve.gate.alpha_spending import alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import compute_findings
 from pytest_trace2evolve.gate.columns import Counts
 from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.power import AGENTS, Agent, Design, fit_agent
+from pytest_trace2evolve.gate.power import Preflight, preflight
 from pytest_trace2evolve.gate.protocols import Question
-from pytest_trace2evolve.gate.stages import Preflight, preflight
 from pytest_trace2evolve.gate.tallies import REWARD, Tally
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.completion import Usage
