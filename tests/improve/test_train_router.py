@@ -94,7 +94,8 @@ def test_a_router_of_the_embedded_model_knows_a_projects_environments(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "load_module_offers", lambda root, worlds: {"parcel_tracing": own})
     monkeypatch.setattr(routing, "TRAINING_OPENINGS", 30)
-    assert main(["train", "--router", "-ot2e_openings=6"]) == 0
+    monkeypatch.setattr(routing, "HELD_OUT_OPENINGS", 6)
+    assert main(["train", "--router"]) == 0
     labels = (*Environments().names, "parcel_tracing", NO_CAPABILITY)
     summary = capsys.readouterr().out.splitlines()[-1]
     right, total, chance = map(int, re.findall(r"(\d+)(?:%| of | held)", re.sub(r"\(.*\)", "", summary)))
@@ -108,7 +109,6 @@ def test_a_router_of_the_embedded_model_knows_a_projects_environments(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-ot2e_openings=0"], "t2e_openings: '0' is not a whole number of 1 or more"),
         (["--base", "nowhere"], "nowhere: no such folder"),
         (["--capability", "refunds"], "--router trains no adapter; leave out --capability and --from-run"),
     ],

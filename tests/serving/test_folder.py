@@ -175,14 +175,6 @@ def test_serve_rejects_bad_options_in_one_line(
             (["--adapter", "x"], "--adapter x: expected NAME=PATH"),
             (["--adapter", f"base={adapter}"], "adapter 'base' has the same name as the model"),
             (["--adapter", f"../x={adapter}"], "not a valid name: expected at most 200 printable characters"),
-            (
-                ["--adapter", f"x={adapter}", "-ot2e_served_model_name=x"],
-                "t2e_served_model_name x: an adapter has that name too",
-            ),
-            (
-                ["-ot2e_served_model_name=a\x1b[2J"],
-                "not a valid name: expected at most 200 printable characters",
-            ),
             (["--port", "70000"], "--port 70000: must be between 0 and 65535"),
             (["--port", port], f"--port {port}: cannot listen on this address: Address already in use"),
             (["--no-token", "--host", "0.0.0.0"], "without a token, the host must be a loopback address"),

@@ -256,7 +256,7 @@ def test_a_missing_package_is_reported_with_its_extra(models: Path, tmp_path: Pa
 
 
 def test_a_server_prints_its_address_and_ends_by_a_signal_in_good_order(models: Path) -> None:
-    command = ["-m", "pytest_trace2evolve.cli", "serve", str(models / "base"), "-ot2e_served_model_name=tiny"]
+    command = ["-m", "pytest_trace2evolve.cli", "serve", str(models / "base")]
     with subprocess.Popen(
         [sys.executable, *command],
         env=environment(),
@@ -267,11 +267,11 @@ def test_a_server_prints_its_address_and_ends_by_a_signal_in_good_order(models: 
         assert server.stdout is not None
         assert server.stderr is not None
         line, token = server.stdout.readline(), server.stdout.readline()
-        url = re.fullmatch(r"serving tiny on cpu at (http://127\.0\.0\.1:\d+/v1)\n", line)
+        url = re.fullmatch(r"serving base on cpu at (http://127\.0\.0\.1:\d+/v1)\n", line)
         assert url is not None, line
         key = token.removeprefix("token: ").strip()
         models_list = httpx2.get(f"{url[1]}/models", headers={"Authorization": f"Bearer {key}"}).json()
-        assert models_list["data"][0]["id"] == "tiny"
+        assert models_list["data"][0]["id"] == "base"
         server.send_signal(signal.SIGTERM)
         assert server.wait(HANG_SECONDS) == 0
         assert (server.stdout.read(), server.stderr.read()) == ("", "")

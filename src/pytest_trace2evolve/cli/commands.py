@@ -423,7 +423,7 @@ SERVE = Command(
         flag_option("--no-token", "requests need no token (default: TRACE2EVOLVE_TOKEN, else a random one)"),
         flag_option("--parent-pipe", argparse.SUPPRESS),  # exit when the input of a run's server closes
     ),
-    keys=("threads", "batch-size", "queue-size", "served-model-name", "device"),
+    keys=("threads", "batch-size", "queue-size", "device"),
     defaults={"batch_size": 64, "queue_size": 1024},
 )
 

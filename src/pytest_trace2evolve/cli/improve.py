@@ -187,7 +187,7 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
 def _train_router(options: argparse.Namespace) -> int:
     """Train the router, write its file, and print its accuracy on held-out openings."""
     from pytest_trace2evolve.agents.probe import PROBE_FILE, write_probe
-    from pytest_trace2evolve.improve.routing import HELD_OUT_OPENINGS, train_router
+    from pytest_trace2evolve.improve.routing import train_router
     from pytest_trace2evolve.report.improvement import routing_text
     from pytest_trace2evolve.serving.folder import folder_digest, read_model
     from pytest_trace2evolve.utils.optional import require
@@ -196,9 +196,8 @@ def _train_router(options: argparse.Namespace) -> int:
     base = read_model(options.base or embedded_model())
     require("torch", extra="local")
     project = nearest_project(options)
-    held_out = options.openings or HELD_OUT_OPENINGS
     with contextlib.closing(environments_of(project)) as environments, progress_bar("reading", 1) as update:
-        matrix, confusion = train_router(base, environments, held_out, on_progress=update)
+        matrix, confusion = train_router(base, environments, on_progress=update)
     path = (Path.cwd() if project is None else project.root) / "adapters" / PROBE_FILE
     write_probe(path, matrix, confusion.labels, folder_digest(base.path))
     print(f"{path}: trained on {base.name}", file=sys.stderr)

@@ -154,7 +154,7 @@ TRAIN = Command(
         CANDIDATE_OPTION,
         integer_option("--heldout", "N", "number of held-out scenarios", default=100),
     ),
-    keys=("heldout-rollouts", "heldout-others", "openings"),
+    keys=("heldout-rollouts", "heldout-others"),
     defaults={"resumable": True, "heldout_rollouts": 4},
 )
 

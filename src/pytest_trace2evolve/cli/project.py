@@ -290,10 +290,9 @@ def serve(options: argparse.Namespace) -> int:
     paths = _parse_adapter_paths(options.adapter)
     routers = [(name, path) for name, path in paths if path.suffix == ".safetensors"]
     adapters = [read_adapter(name, path, folder) for name, path in paths if (name, path) not in routers]
-    name = options.served_model_name or folder.name
-    check_name("model", name)
-    if name in dict(paths):
-        raise ConfigError(f"t2e_served_model_name {name}: an adapter has that name too")
+    check_name("model", folder.name)
+    if folder.name in dict(routers):
+        raise ConfigError(f"--adapter {folder.name}=PATH: the model has that name too")
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: must be between 0 and 65535")
     return serve(
@@ -301,7 +300,7 @@ def serve(options: argparse.Namespace) -> int:
             folder=folder,
             adapters=adapters,
             routers=[read_probe(*router, folder.path, folder_digest(folder.path)) for router in routers],
-            name=name,
+            name=folder.name,
             host=options.host,
             port=options.port,
             token=_resolve_token(options),

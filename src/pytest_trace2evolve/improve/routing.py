@@ -20,7 +20,7 @@ TRAINING_OPENINGS = 600
 """Number of openings of training content per label."""
 
 HELD_OUT_OPENINGS = 50
-"""Default number of held-out openings per label."""
+"""Number of held-out openings per label."""
 
 PENALTY = 100.0
 """Weight of the squared slopes, of standardized features, next to the squared errors of all openings."""
@@ -48,14 +48,12 @@ def make_openings(environments: Environments, count: int, content: Content) -> I
 def train_router(
     base: ModelFolder,
     environments: Environments,
-    held_out: int = HELD_OUT_OPENINGS,
     *,
     on_progress: Callable[[int, str, int], None] = lambda done, text, total: None,
 ) -> tuple[Any, ConfusionMatrix]:
     """Train a router, and compare its choices on held-out openings with their labels.
 
     Args:
-        held_out: The number of held-out openings per label.
         on_progress: Gets the number of openings that were read, an empty text, and the number of all.
 
     Returns:
@@ -75,7 +73,7 @@ def train_router(
     targets: list[list[int]] = [[], []]
     features: list[list[Any]] = [[], []]
     known = list(make_openings(environments, TRAINING_OPENINGS, Content.TRAIN))
-    unseen = list(make_openings(environments, held_out, Content.HELDOUT))
+    unseen = list(make_openings(environments, HELD_OUT_OPENINGS, Content.HELDOUT))
     for part, openings in enumerate((known, unseen)):
         for label, text in openings:
             tokens = model.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -278,7 +278,6 @@ OPTIONS: tuple[Option, ...] = (
         "key repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT
     ),
     _option("key rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
-    _option("key served-model-name", "serve: name of the model (default: the folder's name)"),
     _option("key device", "serve: torch device (default: cuda if available, else cpu)"),
     _option(
         "key plateau",
@@ -301,7 +300,6 @@ OPTIONS: tuple[Option, ...] = (
         "train: held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
         type=whole_number_parser(0, 10**6),
     ),
-    _option("key openings", "train --router: held-out openings per label (default: 50)", type=_COUNT),
     _option("key threads", "serve: torch threads (default: 1 for small models on cpu)", type=_COUNT),
     _option("key batch-size", "serve: requests decoded together (default: 64)", type=_COUNT),
     _option("key queue-size", "serve: requests that may wait (default: 1024)", type=_COUNT),
