@@ -215,6 +215,22 @@ def test_generations_of_langfuse_become_one_draft(name: str, form: str, tmp_path
     assert expectations(tmp_path, *values[form]) == [CANCELLED]
 
 
+def test_the_tools_that_the_langchain_handler_of_langfuse_adds_are_no_results(tmp_path: Path) -> None:
+    """Messages as langfuse 5.0.4 writes them."""
+    tool = {"role": "tool", "content": {"type": "function", "function": {"name": "cancel_booking"}}}
+    call = {"name": "cancel_booking", "args": {"booking": "flat"}, "id": "c", "type": "tool_call"}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "content": "cancelled", "tool_call_id": "c"}
+    observations = [
+        generation(1, [ASKED, tool], called),
+        generation(2, [ASKED, called, result, tool], {"role": "assistant", "content": "Done."}),
+    ]
+    (conversation,) = FORMATS["langfuse"]([Document("", observations)])
+    assert isinstance(conversation, Conversation)
+    assert [turn.text for turn in conversation.turns] == [QUESTION, "", "cancelled", "Done."]
+    assert expectations(tmp_path, observations) == [CANCELLED]
+
+
 # ---- OpenTelemetry
 
 

@@ -193,6 +193,8 @@ def turns_of_message(message: Any) -> list[Turn]:
     if "parts" in message and not isinstance(content, list):
         raise DamagedError("has 'parts' that are no list of objects")
     is_result = role == "tool" and not (_has_parts(content) and _type_of(content[0]) in RESULT_PARTS)
+    if is_result and isinstance(content, dict) and "function" in content and "tool_call_id" not in message:
+        return []  # Langfuse's handler of LangChain adds the definitions of the tools to the messages
     if is_result:
         return [_result(message, message.get("tool_call_id", message.get("id")), content)]
     text, parsed_calls, results = _read_content(content)

@@ -332,10 +332,8 @@ def _add_entry(groups: dict[str, _Group], place: str, item: Any) -> None:
     group = groups.setdefault(str(key or place), _Group(place))
     user, metadata = item.get("userId"), _decoded(item.get("metadata"))
     group.metadata |= {"user_id": user} if user else {}
-    if isinstance(metadata, dict):
-        group.metadata |= {
-            name: metadata[name] for name in metadata if name not in ("resourceAttributes", "scope")
-        }
+    fields = metadata.items() if isinstance(metadata, dict) else ()
+    group.metadata |= {name: item for name, item in fields if name not in ("resourceAttributes", "scope")}
     for observation in observations:
         if not isinstance(observation, dict):
             raise DamagedError(f"has an observation that is {kind_name(observation)}, not an object")
