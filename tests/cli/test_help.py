@@ -80,7 +80,7 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("option", ["--suite", "--split", "--difficulty", "--base", "--candidate"])
 def test_an_option_of_one_name_has_one_meaning(option: str) -> None:
     first, *others = {text.split("(")[0].strip() for name, text in helps(PARSER) if name == option}
-    if option != "--candidate":  # of `evolve`, the candidate is the one whose failures count
+    if option != "--candidate":  # `improve` learns from its failures
         assert others == [], first
     assert len(others) <= 1
 
