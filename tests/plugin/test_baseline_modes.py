@@ -1,14 +1,13 @@
 """Saving baselines in real sessions: what replaces what, what is only added, and what nobody asked for."""
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.records.evidence import Evidence
-from tests.plugin.conftest import CONFTEST, INI, SUITE, Command, DeskProject
+from tests.plugin.conftest import CONFTEST, SUITE, Command, DeskProject
 
 LOSING = """
 import os
@@ -46,11 +45,6 @@ def everything(project: DeskProject) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
-
-
-def aged(project: DeskProject, days: float, name: str = "v0") -> None:
-    """Make a baseline so many days old."""
-    project.older(name, created_at=(datetime.now(UTC) - timedelta(days=days)).isoformat())
 
 
 def save(project: DeskProject, mode: str, *further: str, name: str = "v0") -> pytest.RunResult:
@@ -196,37 +190,6 @@ def test_sessions_that_were_not_asked_write_nothing(project: DeskProject) -> Non
     project.run("--candidate=v1", "--t2e-goal=hold", "-k", "close")
     project.after("--candidate=v2")
     assert everything(project) == before
-
-
-def test_an_old_baseline_draws_a_warning_where_a_limit_is_set(project: DeskProject) -> None:
-    project.baseline("v0")
-    aged(project, 40.5)
-    project.run("--candidate=v1").stdout.no_fnmatch_line("*warning: baseline*")
-    project.write("pytest.ini", INI + "t2e_baseline_max_age = 30\n")
-    text = (
-        "warning: baseline v0 of desk is 40 days old, more than t2e_baseline_max_age = 30; measure it again "
-        "(--t2e-save-baseline v0 --t2e-baseline-mode update)"
-    )
-    result = project.run("--candidate=v1")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines([f"trace2evolve: {text}", f"note: {text}"])
-    project.write("pytest.ini", INI + "t2e_baseline_max_age = 50\n")
-    project.run("--candidate=v1").stdout.no_fnmatch_line("*warning: baseline*")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "soon",
-        "-3",
-        "nan",
-    ],
-)
-def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, value: str) -> None:
-    project.write("pytest.ini", f"{INI}t2e_baseline_max_age = {value}\n")
-    result = project.run("--candidate=v1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number above 0"])
 
 
 def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject, command: Command) -> None:

@@ -234,7 +234,7 @@ GUARDED = changed(
 )
 NOTES = (
     ("support: 1 regressed task not confirmed: the 31 fresh simulations of t2e_max_reruns are used up"),
-    "warning: baseline v0 of support is 91 days old, more than t2e_baseline_max_age = 60; measure it again",
+    "warning: baseline v0 of support is 91 days old, more than 60; measure it again",
 )
 
 RUNS: dict[str, tuple[RunSummary, SplitFigures]] = {

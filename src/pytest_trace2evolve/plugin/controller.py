@@ -38,7 +38,7 @@ from pytest_trace2evolve.plugin.summary_writers import (
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT
 from pytest_trace2evolve.records.task_revision import revision_name
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunSummary
-from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
+from pytest_trace2evolve.report.evidence import baseline_line
 from pytest_trace2evolve.report.progress import ProgressDisplay, ProgressTracker, forecast_text, totals_text
 from pytest_trace2evolve.report.verdict import run_report
 from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
@@ -74,7 +74,6 @@ class Controller(ItemHooks):
         self.session: Session | None = None
         self.selection: Selection | None = None
         self._tracker: ProgressTracker | None = None
-        self._warnings: list[str] = []
         self._result: Run | None = None
         self._summary: RunSummary | None = None
         self._trouble = ""
@@ -157,7 +156,6 @@ class Controller(ItemHooks):
         )
         self.plan = plan
         self.suites = {name: planned.planned_splits for name, planned in plan.suites.items()}
-        self._warnings = age_warnings(_baseline_facts(plan), self.config.option.t2e_baseline_max_age)
         if is_dry_run:
             _end_dry_run(self.config, plan)
         if is_listing:
@@ -233,7 +231,7 @@ class Controller(ItemHooks):
         lines += [
             baseline_line(baseline, names_suite=len(plan.suites) > 1) for baseline in _baseline_facts(plan)
         ]
-        lines += [*self._warnings, self._forecast_text(plan)]
+        lines.append(self._forecast_text(plan))
         if limits := plan.live.answer_limits if plan.live is not None else []:
             limits_text = " or ".join(f"{limit:,}" for limit in limits)
             lines.append(f"answers end after {limits_text} tokens (t2e_max_answer_tokens)")
@@ -468,7 +466,7 @@ class Controller(ItemHooks):
         return summarize_run(
             self.session.plan,
             outcomes,
-            notes=(*notes, *self._warnings, *self._notes),
+            notes=(*notes, *self._notes),
             decision=None if self._result is None else self._result.decision,
             trouble=self._trouble,
             used=usage_text,

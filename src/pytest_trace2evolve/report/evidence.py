@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,18 +48,6 @@ def baseline_line(baseline: "BaselineFacts", *, names_suite: bool = False) -> st
         facts.append(f"replaces {baseline.replaces[:DIGEST_DIGITS]}…")
     suite_text = f" of {baseline.suite}" if names_suite else ""
     return f"baseline {baseline.name}{suite_text}: {', '.join(facts)}"
-
-
-def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -> list[str]:
-    """Return a warning for each baseline that is older than `max_days`."""
-    return [
-        f"warning: baseline {baseline.name} of {baseline.suite} is {_age_text(baseline)}, "
-        "more than "
-        f"t2e_baseline_max_age = {max_days:g}; measure it again "
-        f"(--t2e-save-baseline {baseline.name} --t2e-baseline-mode update)"
-        for baseline in baselines
-        if max_days is not None and baseline.age_days is not None and baseline.age_days > max_days
-    ]
 
 
 def _age_text(baseline: "BaselineFacts") -> str:

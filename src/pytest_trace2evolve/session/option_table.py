@@ -258,9 +258,6 @@ OPTIONS: tuple[Option, ...] = (
         type=whole_number_parser(0, 10**6),
     ),
     _option(
-        "key baseline-max-age", "days after which a baseline causes a warning (default: never)", type=_NUMBER
-    ),
-    _option(
         "key report", "file of a gated run's report page (default: report.html in the run's folder), or none"
     ),
     _option(
