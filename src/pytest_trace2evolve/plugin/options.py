@@ -12,13 +12,13 @@ from pytest_trace2evolve.session.option_table import OPTIONS
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and ini key."""
-    group = parser.getgroup("trace2evolve", "evaluate tool-using agents and gate changes to them")
     for option in OPTIONS:
         if option.is_key:
             parser.addini(option.destination, option.help, default="")
             continue
         names = [option.alias, option.flag] if option.alias else [option.flag]
-        group.addoption(*names, **option.argparse_arguments())
+        section = parser.getgroup(f"trace2evolve: {option.scope}")
+        section.addoption(*names, **option.argparse_arguments())
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
     parser.addini("t2e_agent", "agent for suites that do not name one", default="")
     parser.addini("t2e_gate", "gate policy for runs that do not name one (default: calibrated)", default="")
