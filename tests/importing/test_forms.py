@@ -276,6 +276,25 @@ def test_messages_of_spans_are_texts_or_structures(is_text: bool, tmp_path: Path
     assert expectations(tmp_path, otlp("spans", [record])) == [CANCELLED]
 
 
+def test_a_result_that_also_stands_as_a_text_keeps_its_id() -> None:
+    """Messages as opentelemetry-instrumentation-openai-agents-v2 0.1.0 writes them."""
+    result = {"role": "tool", "parts": [{"type": "text", "content": "cancelled"}, *PART_RESULT["parts"]]}
+    (conversation,) = FORMATS["otel"]([Document("", chat(1, [*PARTS, PART_CALL, result], []))])
+    assert isinstance(conversation, Conversation)
+    assert [(turn.text, turn.id) for turn in conversation.turns if turn.role == "tool"] == [
+        ("cancelled", "c")
+    ]
+
+
+@pytest.mark.parametrize("answer", [PART_CALL, {"role": "assistant", "parts": PARTS[0]["parts"]}])
+def test_calls_that_the_messages_lack_are_noted(answer: Item, tmp_path: Path) -> None:
+    """The same package writes a call of the Responses API as a text."""
+    spans = [chat(1, PARTS, [answer]), span(2, **{"gen_ai.operation.name": "execute_tool"})]
+    (draft,) = imported(log_of(tmp_path, otlp("spans", spans)))
+    noted = [note for note in draft["draft"]["notes"] if note.startswith("The log has spans of tools")]
+    assert len(noted) == (answer is not PART_CALL)
+
+
 STATUSES = [{"code": 2}, {"code": "2"}, {"code": "STATUS_CODE_ERROR"}, {"status_code": "ERROR"}, "ERROR"]
 
 

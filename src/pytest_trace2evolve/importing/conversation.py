@@ -192,7 +192,8 @@ def turns_of_message(message: Any) -> list[Turn]:
     content = _typed_parts(message.get("parts", message.get("content")))
     if "parts" in message and not isinstance(content, list):
         raise DamagedError("has 'parts' that are no list of objects")
-    is_result = role == "tool" and not (_has_parts(content) and _type_of(content[0]) in RESULT_PARTS)
+    has_results = _has_parts(content) and any(_type_of(part) in RESULT_PARTS for part in content)
+    is_result = role == "tool" and not has_results
     if is_result and isinstance(content, dict) and "function" in content and "tool_call_id" not in message:
         return []  # Langfuse's handler of LangChain adds the definitions of the tools to the messages
     if is_result:
@@ -202,7 +203,7 @@ def turns_of_message(message: Any) -> list[Turn]:
     if not isinstance(calls, list):
         raise DamagedError(f"has 'tool_calls' of {kind_name(calls)}, not a list")
     parsed_calls += map(call_of, calls)
-    if results and not text and not parsed_calls:
+    if results and not parsed_calls and (role == "tool" or not text):
         return results
     return [*results, Turn(role, text, tuple(parsed_calls))]
 

@@ -29,6 +29,8 @@ from pytest_trace2evolve.utils.reading import parse_json
 Conversations = Iterator[Conversation | Damage]
 Item = dict[str, Any]
 
+_LACKS_CALLS = "The log has spans of tools, but its messages hold no calls: add the expected calls."
+
 
 @dataclass
 class _Group:
@@ -37,6 +39,7 @@ class _Group:
     Attributes:
         model_calls: The start and the turns of each call.
         failed_ids: The ids of the tool calls that failed.
+        has_tools: Whether a span of a tool belongs to the conversation.
         damage: Why the first damaged model call cannot be read; empty if there is none.
     """
 
@@ -44,6 +47,7 @@ class _Group:
     model_calls: list[tuple[str, list[Turn]]] = field(default_factory=list)
     failed_ids: set[str] = field(default_factory=set)
     metadata: Item = field(default_factory=dict)
+    has_tools: bool = False
     damage: str = ""
 
     def conversation(self) -> Conversation:
@@ -51,16 +55,13 @@ class _Group:
         if self.damage:
             raise DamagedError(self.damage)
         snapshots = [turns for _, turns in sorted(self.model_calls, key=lambda call: call[0])]
-        turns = [
-            replace(
-                turn,
-                calls=tuple(
-                    replace(call, failed=call.id in self.failed_ids or call.failed) for call in turn.calls
-                ),
-            )
-            for turn in _merged(snapshots)
-        ]
-        return conversation_of(self.place, turns, self.metadata)
+        turns: list[Turn] = []
+        for turn in _merged(snapshots):
+            calls = (replace(call, failed=call.id in self.failed_ids or call.failed) for call in turn.calls)
+            turns.append(replace(turn, calls=tuple(calls)))
+        lacks_calls = self.has_tools and not any(turn.calls for turn in turns)
+        conversation = conversation_of(self.place, turns, self.metadata)
+        return replace(conversation, notes=(_LACKS_CALLS,)) if lacks_calls else conversation
 
 
 def _read_groups(groups: dict[str, _Group]) -> Conversations:
@@ -143,6 +144,7 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
     groups: dict[str, _Group] = {}
     for span in spans:
         group = groups.setdefault(conversations.get(span.trace, span.trace), _Group(span.place))
+        group.has_tools |= span.attributes.get("gen_ai.operation.name") == "execute_tool"
         if span.has_failed:
             group.failed_ids.add(str(span.attributes.get("gen_ai.tool.call.id")))
         try:
@@ -153,10 +155,8 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
             continue
         if turns:
             group.model_calls.append((span.start, turns))
-            prefixes = ("user.", "enduser.", "client.")
-            group.metadata |= {
-                name: value for name, value in span.attributes.items() if name.startswith(prefixes)
-            }
+            names = (name for name in span.attributes if name.startswith(("user.", "enduser.", "client.")))
+            group.metadata |= {name: span.attributes[name] for name in names}
     yield from _read_groups(groups)
 
 
@@ -205,9 +205,8 @@ def _span(place: str, record: Any) -> _Span:
             for event in _list(record, "events")
             if isinstance(event, dict)
         ]
-    failed = "gen_ai.tool.call.id" in attributes and has_failed(
-        {**attributes, "status": record.get("status")}
-    )
+    outcome = {**attributes, "status": record.get("status")}
+    failed = "gen_ai.tool.call.id" in attributes and has_failed(outcome)
     return _Span(place, trace, str(identity), str(start).rjust(20, "0"), attributes, events, failed)
 
 
