@@ -17,7 +17,6 @@ import uvicorn
 from pytest_trace2evolve.serving.app import ChatApp
 from pytest_trace2evolve.serving.chat_format import ChatFormat
 from pytest_trace2evolve.serving.engine import (
-    MAX_PROMPT_TOKENS,
     Engine,
     Generation,
     Job,
@@ -190,10 +189,8 @@ def test_a_prompt_that_the_model_does_not_know_is_rejected(served: Served) -> No
     served.model.open()
     last = served.model.vocabulary - 1
     whole = "the tokens of a prompt must be whole numbers"
-    length = "the prompt has {} tokens; expected 1 to 1,048,576"
     prompts: list[tuple[Any, str]] = [
-        ([], length.format(0)),
-        (range(MAX_PROMPT_TOKENS + 1), length.format("1,048,577")),
+        ([], "the prompt has no tokens; expected 1 or more"),
         *((prompt, whole) for prompt in ([1, 2.0], ["1"], [True], [1 << 70], [[1]])),
         ([1, -1], f"token -1 of the prompt is not in the model's vocabulary; expected 0 to {last}"),
         (

@@ -1,8 +1,8 @@
 """The scheduler: one thread that decodes all rows together, one step at a time.
 
 Requests join between two steps and leave when they end, independently of other running requests. Prompts
-that need about the same number of new tokens are prefilled together. Prefixes that earlier rows computed are
-reused.
+that need about the same number of new tokens are prefilled together, and equal prompts once. Prefixes that
+earlier rows computed are reused.
 """
 
 import random
@@ -33,9 +33,6 @@ from pytest_trace2evolve.serving.sampling import SamplingSettings, TokenLogprob,
 MAX_PREFILL_TOKENS = 8192
 """Maximum number of new tokens in a prefill group of more than one prompt."""
 
-MAX_PROMPT_TOKENS = 1 << 20
-"""Maximum tokens of a prompt, regardless of the model's context length."""
-
 MAX_BATCH_WAIT_SECONDS = 0.01
 """Seconds that a request waits for others to join its prefill while rows are decoded. Prefilling a group
 costs little more than prefilling a single prompt."""
@@ -56,7 +53,7 @@ class EngineError(Exception):
 
 
 class PromptError(Exception):
-    """A prompt is empty, has too many tokens, or has tokens that the model does not know."""
+    """A prompt is empty, or has tokens that the model does not know."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Generation:
 
 
 @dataclass(eq=False)
-class _Row:
+class Row:
     """A running request; `cache` is its own cache if rows cannot be decoded together."""
 
     job: Job
@@ -118,6 +115,11 @@ class _Row:
         """Number of the prompt's tokens that must be computed."""
         return len(self.prompt) - self.output.reused_tokens
 
+    @property
+    def key(self) -> tuple[str | None, bytes]:
+        """Equal for rows of equal prompts."""
+        return self.job.adapter, self.prompt.tobytes()
+
     def fail(self, error: Exception) -> None:
         if not isinstance(error, EngineError):
             error = EngineError(f"{type(error).__name__}: {error}")
@@ -126,7 +128,7 @@ class _Row:
 
 
 class Engine:
-    """Decodes requests; its methods may be called from any thread.
+    """Decodes requests in a thread, or in that of a caller who makes rows and calls `process` until all end.
 
     Args:
         model: The model.
@@ -142,16 +144,15 @@ class Engine:
         self._max_rows = max_rows
         self._max_waiting = max_waiting
         self._prefixes = PrefixCache(prefix_bytes if model.can_batch else 0)
-        self._waiting: deque[_Row] = deque()
-        self._rows: list[_Row] = []
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []
         self._batch = BatchCache(model.layers)
         self._groups: list[Group] | None = None
         # Rows of a model whose rows cannot be decoded together.
-        self._single_rows: list[_Row] = []
+        self._single_rows: list[Row] = []
         self._condition = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="trace2evolve-engine", daemon=True)
-        self._thread.start()
 
     @property
     def running_count(self) -> int:
@@ -172,10 +173,12 @@ class Engine:
             PromptError: the prompt is invalid. The model would fail on it and on all prompts of its prefill
                 group, and on a GPU permanently.
         """
-        row = _Row(job, Future(), seeded_random(job), self._check_prompt(job.prompt))
+        row = self.make_row(job)
         with self._condition:
             if self._is_closed:
                 raise EngineError("the server is shutting down")
+            if self._thread.ident is None:
+                self._thread.start()
             if len(self._waiting) >= self._max_waiting:
                 self._waiting = deque(row for row in self._waiting if not row.future.cancelled())
             if len(self._waiting) >= self._max_waiting:
@@ -189,11 +192,16 @@ class Engine:
         with self._condition:
             self._is_closed = True
             self._condition.notify()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def make_row(self, job: Job) -> Row:
+        """Return a row for `process`. Raises `PromptError` like `submit`."""
+        return Row(job, Future(), seeded_random(job), self._check_prompt(job.prompt))
 
     def _check_prompt(self, prompt: Sequence[int]) -> np.ndarray:
-        if not 0 < len(prompt) <= MAX_PROMPT_TOKENS:
-            raise PromptError(f"the prompt has {len(prompt):,} tokens; expected 1 to {MAX_PROMPT_TOKENS:,}")
+        if not len(prompt):
+            raise PromptError("the prompt has no tokens; expected 1 or more")
         tokens = np.asarray(prompt)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise PromptError("the tokens of a prompt must be whole numbers")
@@ -213,27 +221,24 @@ class Engine:
                 if self._is_closed:
                     break
                 new_rows = self._take_waiting()
-            self._process(new_rows)
+            self.process(new_rows)
         for row in [*self._waiting, *self._rows, *self._single_rows]:
             row.fail(EngineError("the server is shutting down"))
 
-    def _take_waiting(self) -> list[_Row]:
-        """Take waiting requests in order of arrival, as many as rows are free.
-
-        Take none while the engine waits for more requests to join the group.
-        """
+    def _take_waiting(self) -> list[Row]:
+        """Take waiting requests for which rows are free; none while more may soon join the group."""
         is_small_group = self.running_count and 0 < len(self._waiting) < MIN_FULL_GROUP
         if is_small_group and time.monotonic() - self._waiting[0].arrival_time < MAX_BATCH_WAIT_SECONDS:
             return []
-        rows: list[_Row] = []
+        rows: list[Row] = []
         while self._waiting and self.running_count + len(rows) < self._max_rows:
             row = self._waiting.popleft()
             if not row.future.cancelled():
                 rows.append(row)
         return rows
 
-    def _process(self, new_rows: list[_Row]) -> None:
-        """Prefill new rows, then decode one step of all rows."""
+    def process(self, new_rows: Sequence[Row]) -> None:
+        """Prefill new rows, then decode one step of all rows; fulfils the futures of rows that end."""
         for group in self._group_rows(new_rows):
             try:
                 self._prefill(group)
@@ -261,64 +266,69 @@ class Engine:
             row.fail(error)
         self._rows, self._batch, self._groups = [], BatchCache(self._model.layers), None
 
-    def _group_rows(self, new_rows: list[_Row]) -> list[list[_Row]]:
+    def _group_rows(self, new_rows: Sequence[Row]) -> list[list[Row]]:
         """Group the rows whose prompts need about the same number of new tokens, for a joint prefill."""
         if not self._model.can_batch:
             return [[row] for row in new_rows]
         for row in new_rows:
             row.prefix, row.output.reused_tokens = self._prefixes.find_longest(row.job.adapter, row.prompt)
-        groups: list[list[_Row]] = []
-        for row in sorted(new_rows, key=lambda row: row.new_token_count):
+        groups: list[list[Row]] = []
+        for row in sorted(new_rows, key=lambda row: (row.new_token_count, row.key[1])):
             group = groups[-1] if groups else []
             is_similar = bool(group) and row.new_token_count <= 2 * group[0].new_token_count + 16
-            if is_similar and row.new_token_count * (len(group) + 1) <= MAX_PREFILL_TOKENS:
+            fits = row.new_token_count * len({*(other.key for other in group), row.key}) <= MAX_PREFILL_TOKENS
+            if is_similar and fits:
                 group.append(row)
             else:
                 groups.append([row])
         return groups
 
-    def _prefill(self, group: list[_Row]) -> None:
+    def _prefill(self, group: list[Row]) -> None:
         """Prefill prompts, draw each row's first token, and add the rows that have not ended."""
-        new_count = max(row.new_token_count for row in group)
-        for row in group:  # the same number of new tokens for all rows, which leaves no gaps
+        keys = [row.key for row in group]
+        sources = [list(dict.fromkeys(keys)).index(key) for key in keys]  # equal prompts only once
+        firsts = [group[sources.index(source)] for source in range(max(sources) + 1)]
+        new_count = max(row.new_token_count for row in firsts)
+        for row in firsts:  # the same number of new tokens for all rows, which leaves no gaps
             row.output.reused_tokens = max(0, len(row.prompt) - new_count)
-        reused_count = max(row.output.reused_tokens for row in group)
-        cache = self._make_prefill_cache(group, reused_count)
-        tokens = torch.zeros((len(group), new_count), dtype=torch.long)
-        lengths = [len(row.prompt) for row in group]
-        for index, row in enumerate(group):
+        reused_count = max(row.output.reused_tokens for row in firsts)
+        cache = self._make_prefill_cache(firsts, reused_count)
+        tokens = torch.zeros((len(firsts), new_count), dtype=torch.long)
+        lengths = [len(row.prompt) for row in firsts]
+        for index, row in enumerate(firsts):
             new_tokens = row.prompt[row.output.reused_tokens :]
             tokens[index, new_count - len(new_tokens) :] = torch.from_numpy(new_tokens)
         slots = torch.arange(reused_count + new_count)
         length_column = torch.tensor(lengths).unsqueeze(-1)
         mask = (slots >= reused_count + new_count - length_column).long()
         positions = (slots[reused_count:] - (reused_count + new_count - length_column)).clamp(min=0)
-        ended_rows = self._sample_next(group, tokens, mask, positions, cache)
-        remaining_rows = [row for row in group if row not in ended_rows]
+        logits = self._model.forward(tokens, mask, positions, cache, [row.job.adapter for row in firsts])
+        ended_rows = self._sample(group, logits[sources])
+        remaining = [pair for pair in zip(group, sources, strict=True) if pair[0] not in ended_rows]
         if not self._model.can_batch:
-            for row in remaining_rows:
+            for row, _ in remaining:
                 row.cache = cache
-            self._single_rows += remaining_rows
+                self._single_rows.append(row)
             return
         cache_layers: list[Any] = cache.layers
         layers: list[KeysValues] = [(layer.keys, layer.values) for layer in cache_layers]
-        for index, row in enumerate(group):
+        for row, source in zip(group, sources, strict=True):
             if row in ended_rows:
-                self._store_prefix(row, layers, index, slice(reused_count + new_count - lengths[index], None))
+                self._store_prefix(
+                    row, layers, source, slice(reused_count + new_count - lengths[source], None)
+                )
             row.prefix = None
-        if not remaining_rows:
+        if not remaining:
             return
         try:
-            self._batch.add_rows(
-                layers, {n: lengths[n] for n, row in enumerate(group) if row not in ended_rows}
-            )
+            self._batch.add_rows(layers, [(source, lengths[source]) for _, source in remaining])
         except Exception as error:  # some layers may have been enlarged already, but not others
             self._fail_all(error)
             raise
-        self._rows += remaining_rows
+        self._rows += [row for row, _ in remaining]
         self._groups = None
 
-    def _make_prefill_cache(self, group: list[_Row], reused_count: int) -> Cache:
+    def _make_prefill_cache(self, group: list[Row], reused_count: int) -> Cache:
         """Return a cache with the reused prefixes of earlier rows, all ending at the same slot."""
         if not reused_count:
             return self._model.make_cache()
@@ -349,15 +359,16 @@ class Engine:
         batch.advance_end()
         self._remove_rows(ended_rows)
 
-    def _decode_step(self, rows: Sequence[_Row], lengths: Sequence[int], cache: Cache | None) -> list[_Row]:
+    def _decode_step(self, rows: Sequence[Row], lengths: Sequence[int], cache: Cache | None) -> list[Row]:
         """Draw one more token for rows that end at the same cache slot; returns the finished rows."""
         width = max(lengths)
         positions = torch.tensor(lengths).unsqueeze(-1)
         mask = (torch.arange(width + 1) >= width - positions).long()
         tokens = torch.tensor([[row.output.tokens[-1]] for row in rows])
-        return self._sample_next(rows, tokens, mask, positions, cache)
+        logits = self._model.forward(tokens, mask, positions, cache, [row.job.adapter for row in rows])
+        return self._sample(rows, logits)
 
-    def _remove_rows(self, rows: Sequence[_Row]) -> None:
+    def _remove_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
             index = self._rows.index(row)
             self._store_prefix(row, self._batch.layers, index, self._batch.row_slots(index))
@@ -368,27 +379,19 @@ class Engine:
             self._groups = None
 
     def _store_prefix(
-        self, row: _Row, layers: Sequence[Sequence[torch.Tensor]], index: int, slots: slice
+        self, row: Row, layers: Sequence[Sequence[torch.Tensor]], index: int, slots: slice
     ) -> None:
         """Store the keys and values that row `index` of a cache has in the given slots."""
-        if not self._prefixes.is_enabled:
+        if not self._prefixes.max_bytes:
             return
         row_layers = [
             (keys[index, :, slots].clone(), values[index, :, slots].clone()) for keys, values in layers
         ]
-        tokens = [*row.job.prompt, *row.output.tokens][: row_layers[0][0].shape[1]]
+        tokens = [*row.prompt.tolist(), *row.output.tokens][: row_layers[0][0].shape[1]]
         self._prefixes.store(row.job.adapter, tokens, row_layers)
 
-    def _sample_next(
-        self,
-        rows: Sequence[_Row],
-        tokens: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        cache: Cache | None,
-    ) -> list[_Row]:
+    def _sample(self, rows: Sequence[Row], logits: torch.Tensor) -> list[Row]:
         """Draw the next token of every row and fulfil the futures of finished rows; returns those rows."""
-        logits = self._model.forward(tokens, mask, positions, cache, [row.job.adapter for row in rows])
         settings = [SamplingSettings(row.job.temperature, row.job.top_p, row.random.random()) for row in rows]
         next_tokens = sample_tokens(logits, settings)
         logprobs = token_logprobs(logits, next_tokens, [row.job.logprobs for row in rows])
@@ -411,7 +414,7 @@ class Engine:
         return ended_rows
 
 
-def _group_by_beginning(rows: Sequence[_Row]) -> list[Group]:
+def _group_by_beginning(rows: Sequence[Row]) -> list[Group]:
     """Group the rows whose prompts begin alike under the same adapter, so that their caches do too."""
     indices: dict[tuple[str | None, bytes], list[int]] = {}
     for index, row in enumerate(rows):

@@ -4,7 +4,7 @@ In a `BatchCache`, all rows end at the same slot, so a step appends one column f
 a row leaves, the last row takes its place; a joining row is copied to the end. The other rows do not move.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,21 +87,22 @@ class BatchCache:
         """Return the slots that a row occupies."""
         return slice(self.end - self.lengths[row], self.end)
 
-    def add_rows(self, layers: Sequence[KeysValues], lengths: Mapping[int, int]) -> None:
+    def add_rows(self, layers: Sequence[KeysValues], rows: Sequence[tuple[int, int]]) -> None:
         """Add rows.
 
         Args:
             layers: Keys and values of each layer, (rows, heads, slots, width), all ending at the last slot.
-            lengths: Number of tokens of each row to add, by the row's number in `layers`.
+            rows: The number in `layers` and the number of tokens of each row to add.
         """
         first_row = len(self.lengths)
-        self._reserve(first_row + len(lengths), max(lengths.values()), layers)
+        lengths = [length for _, length in rows]
+        self._reserve(first_row + len(rows), max(lengths), layers)
         for buffers, pair in zip(self.layers, layers, strict=True):
             for buffer, states in zip(buffers, pair, strict=True):
-                for row, (source_row, length) in enumerate(lengths.items(), first_row):
+                for row, (source_row, length) in enumerate(rows, first_row):
                     part = states[source_row, :, states.shape[2] - length :]
                     buffer[row, :, self.end - length : self.end] = part
-        self.lengths += lengths.values()
+        self.lengths += lengths
 
     def make_room(self) -> None:
         """Ensure that a step can append a column."""
@@ -129,9 +130,10 @@ class BatchCache:
         if rows <= max_rows and max_length <= self.end < slots:
             return
         row_count, width = len(self.lengths), self.width
-        end = max(max_length, width)
+        needed = max(max_length, width)
+        end = needed + needed // 4  # room for longer rows that join
         old_slots, new_slots = slice(self.end - width, self.end), slice(end - width, end)
-        rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, end // 2)
+        rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, needed // 2)
         self._buffer_shape = (rows, slots)
         for layer, pair in zip(self._layers, examples, strict=True):
             # Filled with zeros, because a masked slot must still contain a number.
@@ -165,14 +167,9 @@ class PrefixCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._size = 0
         self._prefixes: list[CachedPrefix] = []
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether the cache stores anything."""
-        return self._max_bytes > 0
 
     def find_longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[CachedPrefix | None, int]:
         """Return the stored row that shares the longest prefix with a prompt, or None, and the prefix's
@@ -195,13 +192,13 @@ class PrefixCache:
     def store(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
         """Store a row's keys and values; replaces stored rows that are prefixes of it."""
         size = sum(part.numel() * part.element_size() for pair in layers for part in pair)
-        if size > self._max_bytes:
+        if size > self.max_bytes:
             return
         token_array = np.asarray(tokens, dtype=np.int64)
         for prefix in list(self._prefixes):
             if prefix.adapter == adapter and _begins_with(token_array, prefix.tokens):
                 self._drop(prefix)
-        while self._prefixes and self._size + size > self._max_bytes:
+        while self._prefixes and self._size + size > self.max_bytes:
             self._drop(self._prefixes[0])
         self._prefixes.append(CachedPrefix(adapter, token_array, layers, size))
         self._size += size

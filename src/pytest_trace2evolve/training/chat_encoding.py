@@ -41,6 +41,7 @@ class ChatEncoder:
         self._chat_format = ChatFormat(tokenizer, end_tokens)
         self._tokenizer = tokenizer
         self._agents = agents
+        self._tools = {name: self._make_request(name, ()).tools for name in agents}
 
     def prompt(self, environment: str, history: Sequence[Message]) -> list[int]:
         """Return the prompt of a conversation for the agent's next turn, as tokens.
@@ -56,8 +57,8 @@ class ChatEncoder:
         # Only a tokenizer with its own parser uses the prompt.
         has_parser = getattr(self._tokenizer, "response_template", None) is not None
         text = str(self._tokenizer.decode(list(prompt))) if has_parser else ""
-        tools = self._make_request(environment, ()).tools
-        parsed_answer = self._chat_format.parse(Prompt(text, prompt, tools=tools), answer)
+        prompt_with_tools = Prompt(text, prompt, tools=self._tools[environment])
+        parsed_answer = self._chat_format.parse(prompt_with_tools, answer)
         calls = tuple(
             RequestedCall(id=call_id(prompt, answer, index), name=call.name, arguments=call.arguments)
             for index, call in enumerate(parsed_answer.calls)

@@ -269,14 +269,11 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: rate_share(recipe, steps_done + step)
     )
-    try:
-        if steps_done < recipe.steps and not callback.has_collapsed:
-            trainer.train()
-        if callback.has_collapsed:
-            trainer.accelerator.wait_for_everyone()
-            set_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model), load_file(best_path))
-    finally:
-        trainer.close()
+    if steps_done < recipe.steps and not callback.has_collapsed:
+        trainer.train()
+    if callback.has_collapsed:
+        trainer.accelerator.wait_for_everyone()
+        set_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model), load_file(best_path))
     model, is_main_process = (
         trainer.accelerator.unwrap_model(trainer.model),
         trainer.accelerator.is_main_process,

@@ -15,6 +15,7 @@ from trl.trainer.utils import pad
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.records.adapter import WHOLE_TASKS
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.serving.engine import Job
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
@@ -183,6 +184,8 @@ class RolloutPlayer:
     end_tokens: Sequence[int]
     context_length: int | None
     stats: StepStats
+    _parsed: dict[tuple[Any, ...], Message | None] = field(default_factory=dict, init=False)
+    _continued: dict[tuple[Any, ...], list[int]] = field(default_factory=dict, init=False)
 
     def play_concurrently(
         self,
@@ -238,15 +241,23 @@ class RolloutPlayer:
         """Let the environment reply to a rollout's last answer; return whether the agent has another turn."""
         with self.stats.measure_time("environments"):
             environment, answer = self.environments[rollout.row], rollout.last_answer
-            tokens_before = rollout.prompt + rollout.ids[: len(rollout.ids) - len(answer)]
-            message = self.encoder.parse(tokens_before, answer, self.names[rollout.row])
-            if message is None:  # an empty answer ends a rollout, as it does with the server
+            # Rollouts of a group are often equal for a while, so what was parsed is kept.
+            key = self.names[rollout.row], tuple(rollout.prompt), tuple(rollout.ids)
+            if key not in self._parsed:
+                tokens_before = rollout.prompt + rollout.ids[: len(rollout.ids) - len(answer)]
+                self._parsed[key] = self.encoder.parse(tokens_before, answer, self.names[rollout.row])
+            if (message := self._parsed[key]) is None:  # an empty answer ends a rollout, as with the server
                 return False
             reaction = environment.step(message)
             if reaction.done or not reaction.messages:
                 return False
-            has_end_token = bool(answer) and answer[-1] in self.end_tokens
-            tokens = self.encoder.continuation(message, reaction.messages, has_end_token=has_end_token)
+            reply_key = *key, repr(reaction.messages)
+            if reply_key not in self._continued:
+                has_end_token = bool(answer) and answer[-1] in self.end_tokens
+                self._continued[reply_key] = self.encoder.continuation(
+                    message, reaction.messages, has_end_token=has_end_token
+                )
+            tokens = self._continued[reply_key]
             length = len(rollout.ids) + len(tokens) + self.recipe.answer_tokens
             if length > self.recipe.rollout_tokens:
                 return False

@@ -1,15 +1,13 @@
 """Draws answers from a model in training, with the server's engine in this process."""
 
 import copy
-import queue
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.serving.engine import Engine, EngineError, Generation, Job
+from pytest_trace2evolve.serving.engine import Engine, EngineError, Job, Row
 from pytest_trace2evolve.serving.loading import Decoder
 
 MAX_PREFIX_BYTES = 1 << 30
@@ -18,6 +16,8 @@ MAX_PREFIX_BYTES = 1 << 30
 MAX_ROWS = 256
 """Maximum number of rows that are decoded together."""
 
+ADMITTED_SHARE = 0.5
+"""Share of the running rows at which waiting rows join them. Small groups cost as much as large ones."""
 
 OnAnswer = Callable[[int, list[int]], Job | None]
 """Called with the rollout's number and the answer's tokens; returns the rollout's next request, or None."""
@@ -64,7 +64,7 @@ class EngineSampler:
 
     def __init__(self, base: Any, end_tokens: frozenset[int]) -> None:
         self._model = MergedModel(base, end_tokens)
-        self._engine: Engine | None = None
+        self._engine = Engine(self._model, prefix_bytes=MAX_PREFIX_BYTES)
 
     def play(
         self, model: Any, requests: Sequence[Job], on_answer: OnAnswer, *, weights_changed: bool
@@ -74,55 +74,35 @@ class EngineSampler:
         Args:
             model: The model in training, a `PeftModel`.
             requests: The first request of each rollout.
-            on_answer: Called with each answer, always in the calling thread.
+            on_answer: Called with each answer.
             weights_changed: Whether the weights changed since the last call.
 
         Raises:
             TrainingError: the model returned NaN, or memory is insufficient.
         """
-        if weights_changed or self._engine is None:
-            self.close()
+        if weights_changed:
             self._model.merge_adapter(model)
-            # The engine rejects no request, because there are never more requests than rollouts.
-            self._engine = Engine(
-                self._model,
-                max_rows=MAX_ROWS,
-                max_waiting=max(1, len(requests)),
-                prefix_bytes=MAX_PREFIX_BYTES,
-            )
+            self._engine = Engine(self._model, prefix_bytes=MAX_PREFIX_BYTES)
         try:
-            _play_rollouts(self._engine, requests, on_answer)
+            self._play(requests, on_answer)
         except EngineError as error:
             raise TrainingError(
                 f"answers cannot be drawn: {error}; lower the rate if the model returns NaN, or groups or "
                 "rollouts if memory is insufficient"
             ) from None
 
-    def close(self) -> None:
-        """End the engine's thread and drop its prefixes."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-
-
-def _play_rollouts(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
-    # Each prompt is prefilled once, and the first one alone, because all prompts share its beginning.
-    prompts = list(dict.fromkeys(tuple(request.prompt) for request in requests))
-    for batch in (prompts[:1], prompts[1:]):
-        for future in [engine.submit(Job(prompt, seed=0)) for prompt in batch]:
-            future.result()
-    answers: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
-
-    def submit(rollout: int, request: Job) -> None:
-        engine.submit(request).add_done_callback(lambda future: answers.put((rollout, future)))
-
-    for rollout, request in enumerate(requests):
-        submit(rollout, request)
-    running_count = len(requests)
-    while running_count:
-        rollout, future = answers.get()
-        next_request = on_answer(rollout, future.result().tokens)
-        if next_request is None:
-            running_count -= 1
-        else:
-            submit(rollout, next_request)
+    def _play(self, requests: Sequence[Job], on_answer: OnAnswer) -> None:
+        engine = self._engine
+        rollouts = {engine.make_row(request): rollout for rollout, request in enumerate(requests)}
+        waiting = list(rollouts)
+        while rollouts:
+            admitted: list[Row] = []
+            if len(waiting) >= ADMITTED_SHARE * engine.running_count:
+                count = MAX_ROWS - engine.running_count
+                admitted, waiting = waiting[:count], waiting[count:]
+            engine.process(admitted)
+            for row in [row for row in rollouts if row.future.done()]:
+                rollout = rollouts.pop(row)
+                if (request := on_answer(rollout, row.future.result().tokens)) is not None:
+                    waiting.append(engine.make_row(request))
+                    rollouts[waiting[-1]] = rollout

@@ -91,11 +91,6 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         is_single_process = self.accelerator.num_processes == 1
         self._can_share_prefixes = recipe.shared and is_single_process and can_share(self.model.config)
 
-    def close(self) -> None:
-        """Close the sampler, if there is one."""
-        if self._sampler is not None:
-            self._sampler.close()
-
     @property
     def step(self) -> int:
         """The current step, from 0, including the steps of earlier processes."""
