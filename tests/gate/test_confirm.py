@@ -17,6 +17,7 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.confirm import (
     MAX_FRESH_TRIALS,
     STEP_TRIALS,
+    FreshResult,
     find_contradiction,
     fresh_p,
     fresh_result,
@@ -315,3 +316,14 @@ def test_a_fresh_trial_that_was_tossed_again_does_not_clear_a_task() -> None:
     plain, tossed = fresh_result(fresh(0)), fresh_result(fresh(1))
     assert plain.p == plain.worst_p == tossed.p
     assert tossed.worst_p < tossed.p
+
+
+def test_what_lost_fresh_trials_might_have_shown_withholds_a_promotion() -> None:
+    old, new = ([sim(str(task), 1.0, trial=trial) for task in range(40) for trial in range(2)] for _ in "ab")
+    new = [sim(each.task_id, float(each.task_id != "0"), trial=each.trial) for each in new]
+    ranks = []
+    for worst_p in (1.0, 0.0):
+        pairs = pair(old, new).with_fresh_results({"0": FreshResult(1.0, worst_p)})
+        verdict = decide(GateInput(pairs, CALIBRATED, goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT))
+        ranks.append(verdict.decision)
+    assert ranks == [Decision.PROMOTE, Decision.INCONCLUSIVE]

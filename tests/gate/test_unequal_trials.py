@@ -102,6 +102,10 @@ def test_tasks_break_by_equal_numbers_of_trials() -> None:
     assert pairs.fixed_tasks() == []
     verdict = judged(side([0.0, 1.0, 1.0]), side(0.0))
     assert verdict.broken == ()
+    lost = pair(side([1.0, 1.0, 0.0], [0.0, 0.0, 0.0]), side([None, None], [None, None]))
+    for is_favourable, broken, fixed in ((False, ["0"], []), (True, [], ["1"])):
+        filled = lost.fill_missing(is_favourable=is_favourable)
+        assert (filled.broken_tasks(), filled.fixed_tasks()) == (broken, fixed)
 
 
 def test_sides_without_an_effect_seldom_differ() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pytest_trace2evolve.records.verdict import CheckResult
-from pytest_trace2evolve.report.conclusion import interval_text
+from pytest_trace2evolve.report.figures import interval_text
 
 _MARGIN_PERCENT = 2.0
 _STEPS = (1, 2, 5, 10, 20, 25, 50, 100)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column
 
 from pytest_trace2evolve.records.ledger import Access, Draw, DrawOrigin, Evaluation
+from pytest_trace2evolve.report.figures import checks_line, invariants_line, pass_hat_text
 from pytest_trace2evolve.report.formatting import (
     NARROW_PADDING,
     NOT_MEASURED,
@@ -22,7 +23,6 @@ from pytest_trace2evolve.report.formatting import (
     render_parts,
     table_text,
 )
-from pytest_trace2evolve.report.verdict import checks_line, invariants_line, pass_hat_text
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.baselines import BaselineFacts
@@ -61,18 +61,7 @@ def _age_text(baseline: "BaselineFacts") -> str:
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
     """Render saved baselines as a table, with notes about stale locks."""
     figure_headings = ("age", "tasks", "trials", "runs")
-    headings = [
-        "suite",
-        "baseline",
-        "age",
-        "candidate",
-        "model",
-        "tasks",
-        "trials",
-        "runs",
-        "lock",
-        "lineage",
-    ]
+    headings = "suite", "baseline", "age", "candidate", "model", "tasks", "trials", "runs", "lock", "lineage"
     return table_text(
         (
             Column(name, justify="right" if name in figure_headings else "left", overflow="fold")
@@ -165,12 +154,8 @@ def promotion_text(promotion: "Promotion", start: Path, *, dry_run: bool) -> str
     if promotion.is_done:
         files = ", ".join(_relative_path(baseline.path, start) for baseline in promotion.baselines)
         return f"run {run_verdict.run} is already promoted: {files}; nothing was changed"
-    lines = [
-        (
-            f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, "
-            f"goal {run_verdict.goal.value}"
-        )
-    ]
+    names = f"candidate {run_verdict.candidate.id}, run {run_verdict.run}"
+    lines = [f"{names}, policy {run_verdict.policy}, goal {run_verdict.goal.value}"]
     for baseline in promotion.baselines:
         lines.append(_new_baseline_text(baseline, start, dry_run=dry_run))
         lines += [f"  {_split_line(verdict)}" for verdict in run_verdict.suites[baseline.suite].verdicts]
@@ -259,16 +244,10 @@ def score_tables(files: Sequence["ScoredFile"]) -> str:
     details = [""]
     for file in files:
         metrics = file.metrics
-        cells = (
-            file.path.name,
-            str(metrics.simulations),
-            format_number(metrics.recorded_reward),
-            format_number(metrics.reward),
-            NOT_MEASURED if metrics.agreement is None else f"{metrics.agreement:.1%}",
-            format_number(metrics.action_match),
-            format_number(metrics.read_action_match),
-            format_number(metrics.write_action_match),
-        )
+        rewards = map(format_number, (metrics.recorded_reward, metrics.reward))
+        agreement = NOT_MEASURED if metrics.agreement is None else f"{metrics.agreement:.1%}"
+        shares = metrics.action_match, metrics.read_action_match, metrics.write_action_match
+        cells = (file.path.name, str(metrics.simulations), *rewards, agreement, *map(format_number, shares))
         terminations = ", ".join(f"{reason} {count}" for reason, count in metrics.terminations.items())
         rows.append((cells, ""))
         details.append(f"{file.domain}; pass^k {pass_hat_text(metrics)}; {terminations}")
@@ -326,12 +305,10 @@ def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) ->
     for history in histories:
         lines += [("", "")] if lines else []
         lines.append((f"{history.suite} · {history.split}", "bold"))
-        texts = [
-            f"candidate {name} is informed by this split, according to its front matter"
-            for name in history.informed_candidates
-        ]
+        informed = "is informed by this split, according to its front matter"
+        texts = [f"candidate {name} {informed}" for name in history.informed_candidates]
         texts += [
-            f"{entry.at:%Y-%m-%d %H:%M} UTC  {entry_line(entry, history.lock)}" for entry in history.entries
+            f"{each.at:%Y-%m-%d %H:%M} UTC  {entry_line(each, history.lock)}" for each in history.entries
         ]
         texts = texts or ["no recorded access to its traces, and no verdict on it"]
         if history.next_test is not None:

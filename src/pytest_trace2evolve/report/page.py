@@ -30,23 +30,25 @@ from pytest_trace2evolve.records.verdict import (
 )
 from pytest_trace2evolve.report.charts import Axis, axis_row, check_row
 from pytest_trace2evolve.report.conclusion import (
-    CHECK_NAMES,
-    CHECK_SIGNS,
     FIXED_TASKS_TEXT,
     baseline_names,
-    check_figure,
-    detectable_text,
     headline,
     is_guard,
+    reason_and_next_steps,
+    show_command,
+)
+from pytest_trace2evolve.report.evidence import entry_line, next_test_text
+from pytest_trace2evolve.report.figures import (
+    CHECK_NAMES,
+    CHECK_SIGNS,
+    check_figure,
+    detectable_text,
     is_in_points,
     p_text,
     pass_hat_rows,
-    reason_and_next_steps,
     share_text,
-    show_command,
     usage_rows,
 )
-from pytest_trace2evolve.report.evidence import entry_line, next_test_text
 from pytest_trace2evolve.report.page_traces import MAX_BYTES, pack_traces, start_text
 from pytest_trace2evolve.scoring.metrics import Trials, is_success, trials_by_task
 from pytest_trace2evolve.utils.files import write_atomic

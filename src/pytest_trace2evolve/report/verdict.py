@@ -22,27 +22,31 @@ from pytest_trace2evolve.records.verdict import (
     Verdict,
 )
 from pytest_trace2evolve.report.conclusion import (
-    CHECK_NAMES,
-    CHECK_SIGNS,
     FIXED_TASKS_TEXT,
     baseline_names,
-    check_figure,
-    check_group_names,
-    detectable_text,
     has_no_result,
     headline,
-    interval_text,
     is_guard,
-    is_in_points,
     is_working_tree,
     needed_evidence_text,
+    reason_and_next_steps,
+    show_command,
+    subject,
+)
+from pytest_trace2evolve.report.figures import (
+    CHECK_NAMES,
+    CHECK_SIGNS,
+    check_figure,
+    check_group_names,
+    checks_line,
+    detectable_text,
+    interval_text,
+    invariants_line,
+    is_in_points,
     p_text,
     pass_hat_rows,
     ratio_text,
-    reason_and_next_steps,
     share_text,
-    show_command,
-    subject,
     usage_rows,
 )
 from pytest_trace2evolve.report.formatting import (
@@ -51,7 +55,6 @@ from pytest_trace2evolve.report.formatting import (
     Page,
     format_count,
     format_list,
-    format_number,
     format_points,
     make_terminal_console,
     shorten_middle,
@@ -228,13 +231,8 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
             cells.append(NOT_MEASURED if reward_check is None else interval_text(reward_check))
             rows.append(([*cells, f"{len(verdict.broken)}/{len(verdict.fixed)}", str(n_lost)], ""))
         for split, metrics in metrics_by_split.items():
-            cells = [
-                _split_name(prefix, split),
-                str(metrics.tasks),
-                share_text(metrics.reward),
-                "(not gated)",
-                "",
-            ]
+            cells = [_split_name(prefix, split), str(metrics.tasks), share_text(metrics.reward)]
+            cells += ["(not gated)", ""]
             rows.append(([*cells, str(metrics.simulations - metrics.measured)], "dim"))
     if not rows:
         return
@@ -302,10 +300,7 @@ def _print_verdict(
     if verdict.estimand is Estimand.SUITE:
         facts.append(FIXED_TASKS_TEXT)
     facts_text = f" ({'; '.join(facts)})" if facts else ""
-    page.print_line(
-        f"{split_name} {verb}{facts_text}:" + (f" {decision_text}" if decision_text else ""),
-        "bold",
-    )
+    page.print_line(f"{split_name} {verb}{facts_text}: {decision_text}".rstrip(), "bold")
     lines = _guard_lines(verdict) if is_of_guard else _check_lines(verdict, baseline, is_verbose=is_verbose)
     # A name that leaves too few columns for the text is shortened; a list of names is wrapped with the text.
     max_width = page.width // 2 - 5
@@ -320,12 +315,8 @@ def _print_verdict(
         if cell_len(label) > max_width:
             page.print_line(f"{label}: {text}", label=sign, label_style=_STYLES[status])
         else:
-            gap = "  " if width else ""
-            page.print_line(
-                text,
-                label=f"{sign}{label}{' ' * (width - cell_len(label))}{gap}",
-                label_style=_STYLES[status],
-            )
+            sign += f"{label}{' ' * (width - cell_len(label))}{'  ' if width else ''}"
+            page.print_line(text, label=sign, label_style=_STYLES[status])
     if verdict.reason and not is_of_guard and verdict.reason != run_reason:
         page.print_line(verdict.reason, label="   ")
     if verdict.left_out:
@@ -459,40 +450,26 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
     page.print_line(", ".join([*facts, f"{format_count(verdict.tasks, 'task')} compared"]), label="   ")
     rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
     for check in verdict.checks:
-        cells = [
-            f" {CHECK_SIGNS[check.status]} {check.id}",
-            check_figure(check),
-            p_text(check),
-            detectable_text(check),
-        ]
+        name = f" {CHECK_SIGNS[check.status]} {check.id}"
+        cells = [name, check_figure(check), p_text(check), detectable_text(check)]
         rows.append((cells, "" if check.status is CheckStatus.PASS else _STYLES[check.status]))
         margin = f"; {_margin_text(check)}" if check.threshold else ""
         notes.append(check.detail + margin)
     page.print_table(rows, notes)
     if verdict.alpha is not None:
-        page.print_line(
-            "detects: the smallest change that four of five such runs would show; interval: each bound is "
-            f"one-sided at level {verdict.alpha:.4f}",
-            label="   ",
-        )
+        text = "detects: the smallest change that four of five such runs would show; interval: each bound is"
+        page.print_line(f"{text} one-sided at level {verdict.alpha:.4f}", label="   ")
     for k, old, new in pass_hat_rows(verdict):
         page.print_line(f"pass^{k}: {old} → {new}", label="   ")
-    for title, names in (
-        ("fixed", verdict.fixed),
-        ("broken", verdict.broken),
-        ("regressions", verdict.regressions),
-        ("suspected", verdict.suspected),
-    ):
-        _print_names(page, title, names)
+    for title in ("fixed", "broken", "regressions", "suspected"):
+        _print_names(page, title, getattr(verdict, title))
     for needed in verdict.settling:
         is_possible = needed.trials is not None or needed.tasks is not None
         prefix = "an effect like this one would be settled by " if is_possible else ""
         page.print_line(f"{needed.check}: {prefix}{needed_evidence_text(needed)}", label="   ")
     if verdict.look is not None and verdict.split:
-        page.print_line(
-            f"the next candidate is test {verdict.look + 1} of {verdict.split}, at a stricter level",
-            label="   ",
-        )
+        text = f"the next candidate is test {verdict.look + 1} of {verdict.split}, at a stricter level"
+        page.print_line(text, label="   ")
 
 
 def _margin_text(check: CheckResult) -> str:
@@ -520,29 +497,3 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
             page.print_line(text, label=label)
     if command:
         page.print_command(command, label=" next: ")
-
-
-def invariants_line(metrics: "Metrics") -> str:
-    """Count the simulations that broke each invariant; empty if no simulation broke one or was checked."""
-    counts = metrics.invariants
-    if counts is None or not counts.broke:
-        return ""
-    by_name = ", ".join(f"{name.value} {count}" for name, count in counts.by_invariant.items())
-    return f"invariants: {counts.broke} of {counts.simulations} simulations broke at least one: {by_name}"
-
-
-def checks_line(metrics: "Metrics") -> str:
-    """Count the simulations that broke each check of one's own, among those to which the check applies."""
-    parts = []
-    for name, counts in (metrics.checks or {}).items():
-        failed_text = f" ({counts.failed} without a result)" if counts.failed else ""
-        parts.append(f"{sanitize_line(name)} {counts.broken} of {counts.applies}{failed_text}")
-    return f"checks broken: {', '.join(parts)}" if parts else ""
-
-
-def pass_hat_text(metrics: "Metrics") -> str:
-    """Format pass^k for k = 1, 2, 4, 8 and 16, as far as there are enough trials."""
-    return (
-        " ".join(format_number(metrics.pass_hat[k]) for k in (1, 2, 4, 8, 16) if k in metrics.pass_hat)
-        or NOT_MEASURED
-    )

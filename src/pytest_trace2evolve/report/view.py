@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_trace2evolve.report.charts import Axis, axis_row, check_row
-from pytest_trace2evolve.report.conclusion import (
-    interval_estimate_text,
-    interval_text,
-    share_text,
-    usage_figure,
-)
 from pytest_trace2evolve.report.evidence import entry_line
+from pytest_trace2evolve.report.figures import interval_estimate_text, interval_text, share_text, usage_figure
 from pytest_trace2evolve.report.page import content_policy, render, resource
 from pytest_trace2evolve.report.page_traces import trace_view
 from pytest_trace2evolve.utils.sanitize import sanitize_line
