@@ -91,6 +91,19 @@ def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [one["name"] for one in found["capabilities"] if one["selected"]] == ["tool_calling_precision"]
 
 
+def test_thresholds_are_keys_and_the_papers_rule_is_a_column(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert capabilities(str(run)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [selected] = [line for line in lines if line.startswith("tool_calling_precision ") and "selected" in line]
+    assert "yes 1/1" in selected
+    assert any("no 0/1" in line for line in lines)
+    assert not any("coverage is below 1.00" in line for line in lines)
+    assert capabilities(str(run), "-ot2e_coverage=1") == 0
+    assert "coverage is below 1.00" in capsys.readouterr().out
+
+
 @pytest.fixture
 def project(run: Path) -> Path:
     """A project whose suite holds the first twenty cases as held-out ones."""

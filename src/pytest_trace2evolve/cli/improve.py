@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def show_capabilities(options: argparse.Namespace) -> int:
     """Print the capabilities that the failures of runs lack."""
+    from pytest_trace2evolve.diagnose.contrast import Thresholds
     from pytest_trace2evolve.diagnose.diagnosis import build_report, label_set_by_rules
     from pytest_trace2evolve.diagnose.traces import gather_traces
     from pytest_trace2evolve.report.capabilities import capabilities_text
@@ -47,14 +48,12 @@ def show_capabilities(options: argparse.Namespace) -> int:
         suite=options.suite or "",
         provider=options.provider,
     )
-    labels: LabelSet | None
-    if options.judge is None:
-        labels = label_set_by_rules(traces, options.repeats or 1)
-    else:
-        labels = _label_with_judge(options, traces, project)
-    if labels is None:
+    by_rules = options.judge is None
+    labels = label_set_by_rules(traces, options.repeats or 1) if by_rules else None
+    if (labels := labels or _label_with_judge(options, traces, project)) is None:
         return 0
-    capability_report = build_report(traces, labels)
+    thresholds = Thresholds(options.coverage, options.contrast)
+    capability_report = build_report(traces, labels, thresholds)
     print(
         json.dumps(capability_report.model_dump(mode="json"), indent=2)
         if options.json

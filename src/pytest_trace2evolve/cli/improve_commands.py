@@ -64,7 +64,8 @@ CAPABILITIES = Command(
         SUITE_OPTION,
         JSON_OPTION,
     ),
-    keys=("provider", "judge-base-url", "repeats"),
+    keys=("provider", "judge-base-url", "repeats", "coverage", "contrast"),
+    defaults={"coverage": 0.1, "contrast": 0.2},
 )
 
 ENVIRONMENT = Command(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from pytest_trace2evolve.diagnose.contrast import Thresholds
 from pytest_trace2evolve.records.capability import CapabilityAssessment, CapabilityReport, TraceExample
 from pytest_trace2evolve.report.formatting import (
     NARROW_PADDING,
@@ -21,7 +22,8 @@ MAX_SHOWN_EXAMPLES = 2
 
 _LEGEND = (
     "coverage: share of all failures that lack the capability · ER⁻, ER⁺: of the failed and of the passed "
-    "traces that call for it, the share that lacks it · Δ: ER⁻ − ER⁺; all intervals hold together at 95 %"
+    "traces that call for it, the share that lacks it · Δ: ER⁻ − ER⁺ · TRACE: whether coverage and Δ alone "
+    "select it, and in how many runs; all intervals hold together at 95 %"
 )
 
 
@@ -50,8 +52,8 @@ def capabilities_text(report: CapabilityReport) -> str:
 
 
 def _capabilities_table(report: CapabilityReport) -> Table:
-    has_several_runs = report.runs > 1
-    headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if has_several_runs else ()))
+    headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", "TRACE")
+    min_runs = Thresholds().min_runs(report.runs)
     table = make_grid(
         WordColumn("capability"), *(FigureColumn(heading) for heading in headings), "", padding=NARROW_PADDING
     )
@@ -59,11 +61,8 @@ def _capabilities_table(report: CapabilityReport) -> Table:
         decision_text = "selected" if capability.selected else capability.reason
         if capability.lost:
             decision_text += f"; {capability.lost} labels lost"
-        interval = (
-            NOT_MEASURED
-            if capability.delta_low is None or capability.delta_high is None
-            else f"{capability.delta_low:+.3f} … {capability.delta_high:+.3f}"
-        )
+        low, high = capability.delta_low, capability.delta_high
+        interval = NOT_MEASURED if low is None or high is None else f"{low:+.3f} … {high:+.3f}"
         table.add_row(
             escape(capability.name),
             _mean_text(capability.coverage, capability.coverage_std),
@@ -71,7 +70,7 @@ def _capabilities_table(report: CapabilityReport) -> Table:
             _share_text(capability.error_rate_passed),
             _mean_text(capability.delta, capability.delta_std, is_signed=True),
             interval,
-            *((f"{capability.runs_passed}/{report.runs}",) if has_several_runs else ()),
+            f"{'yes' if capability.runs_passed >= min_runs else 'no'} {capability.runs_passed}/{report.runs}",
             Text(decision_text, style="bold green" if capability.selected else "dim"),
         )
     return table

@@ -271,9 +271,9 @@ OPTIONS: tuple[Option, ...] = (
         "key provider", "provider of the world of results files (default: the suite's, else inspect_evals)"
     ),
     _option("key resamples", "calibrate, power: simulated comparisons (default: 2000)", type=_COUNT),
-    _option(
-        "key repeats", "capabilities: times of labelling (default: 10 with --judge, else 1)", type=_COUNT
-    ),
+    _option("key repeats", "capabilities: times of labelling (default: 1; judges: 10)", type=_COUNT),
+    _option("key coverage", "capabilities: least coverage, ρ (default: 0.1)", type=positive_number_parser(1)),
+    _option("key contrast", "capabilities: least contrast, δ (default: 0.2)", type=positive_number_parser(1)),
     _option("key rounds", "environment synthesize: number of attempts (default: 5)", type=_COUNT),
     _option("key device", "serve: torch device (default: cuda if available, else cpu)"),
     _option(
