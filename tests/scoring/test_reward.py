@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
-from pytest_trace2evolve.scoring.reward import matches, score
+from pytest_trace2evolve.scoring.reward import calls_with_results, matches, score
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.conftest import Simulate
 
@@ -251,6 +251,14 @@ def test_a_malformed_trace_is_not_measured_and_says_why(
     result = score(output_of(heard, *messages), desk.tasks()["close"], desk)
     assert (result.status, result.reward, result.components) == (Status.NOT_MEASURED, None, {})
     assert result.note == note
+
+
+def test_a_result_belongs_to_the_first_open_call_with_its_id_of_the_last_message() -> None:
+    twice = [ToolCall(id="a", name=name, arguments={}) for name in ("one", "two", "three")]
+    asked = Message(role="assistant", tool_calls=twice)
+    trace = [asked, answer("a"), answer("b"), answer("a"), HELLO, answer("a"), call("four", "a"), answer("a")]
+    found = [(index, each.name, result) for index, each, result in calls_with_results(trace)]
+    assert found == [(0, "one", 1), (0, "two", 3), (0, "three", None), (6, "four", 7)]
 
 
 def alone(simulation: Simulation) -> list[Message]:
