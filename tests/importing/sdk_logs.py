@@ -3,7 +3,7 @@
 import functools
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,31 +42,14 @@ def parts(message: Message) -> dict[str, Any]:
 # ---- OpenTelemetry
 
 
-def record_parts(span: Any, sent: list[Message], answer: Message) -> None:
+def record(span: Any, sent: list[Message], answer: Message) -> None:
     """Record a model call by the current conventions."""
     span.set_attribute("gen_ai.operation.name", "chat")
     span.set_attribute("gen_ai.input.messages", json.dumps([parts(message) for message in sent]))
     span.set_attribute("gen_ai.output.messages", json.dumps([{**parts(answer), "finish_reason": "stop"}]))
 
 
-def record_events(span: Any, sent: list[Message], answer: Message) -> None:
-    """Record a model call by the older conventions, an event for each message."""
-    for message in sent:
-        given = {"content": message["content"] or "", "id": message.get("tool_call_id", "")}
-        if "tool_calls" in message:
-            given["tool_calls"] = json.dumps(message["tool_calls"])
-        span.add_event(f"gen_ai.{message['role']}.message", given)
-    body = {key: value for key, value in answer.items() if value is not None}
-    span.add_event("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": json.dumps(body)})
-
-
-RECORDS: dict[str, Callable[[Any, list[Message], Message], None]] = {
-    "parts": record_parts,
-    "events": record_events,
-}
-
-
-def otel_spans(record: str) -> tuple[str, list[Any]]:
+def otel_spans() -> tuple[str, list[Any]]:
     """The text of the console exporter, and the finished spans, of all conversations."""
     trace = pytest.importorskip("opentelemetry.sdk.trace")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -81,7 +64,7 @@ def otel_spans(record: str) -> tuple[str, list[Any]]:
         with tracer.start_as_current_span("invoke_agent"):
             for sent, answer in model_calls(messages):
                 with tracer.start_as_current_span("chat model") as span:
-                    RECORDS[record](span, sent, answer)
+                    record(span, sent, answer)
     provider.shutdown()
     return out.getvalue(), list(finished.get_finished_spans())
 
@@ -95,22 +78,11 @@ def otlp_json(spans: list[Any]) -> str:
     return text
 
 
-def otel_log(folder: Path, record: str, form: str) -> Path:
-    """A log in one of the forms `console`, `lines`, `otlp` and `otlp-lines`."""
-    console, spans = otel_spans(record)
+def otel_log(folder: Path, form: str) -> Path:
+    """A log in one of the forms `console` and `otlp`."""
+    console, spans = otel_spans()
     path = folder / "spans.json"
-    if form == "console":
-        path.write_text(console, encoding="utf-8")
-    elif form == "lines":
-        lines = (json.dumps(json.loads(span.to_json())) for span in spans)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    elif form == "otlp":
-        path.write_text(otlp_json(spans), encoding="utf-8")
-    else:
-        size = len(spans) // 4
-        pages = (otlp_json(spans[place : place + size]) for place in range(0, len(spans), size))
-        lines = (json.dumps(json.loads(page)) for page in pages)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.write_text(console if form == "console" else otlp_json(spans), encoding="utf-8")
     return path
 
 
@@ -162,13 +134,11 @@ def langfuse_observations() -> list[dict[str, Any]]:
 
 
 def langfuse_log(folder: Path, form: str) -> Path:
-    """A log in one of the forms `page`, `lines` and `traces`."""
+    """A log in one of the forms `page` and `traces`."""
     observations = langfuse_observations()
     path = folder / "langfuse.json"
     if form == "page":
         text = json.dumps({"data": observations, "meta": {"cursor": None}})
-    elif form == "lines":
-        text = "".join(f"{json.dumps(observation)}\n" for observation in observations)
     else:
         traces: dict[str, dict[str, Any]] = {}
         for observation in observations:
@@ -236,20 +206,13 @@ def inspect_log(folder: Path, suffix: str) -> Path:
 
 
 def openai_log(folder: Path, form: str) -> Path:
-    """A log in one of the forms `objects`, `lists`, `array` and `requests`."""
-    lines: list[Any] = list(CONVERSATIONS)
-    if form == "objects":
-        lines = [{"messages": messages, "model": "m"} for messages in CONVERSATIONS]
-    elif form == "requests":
+    """A log in one of the forms `objects` and `requests`."""
+    lines: list[Any] = [{"messages": messages, "model": "m"} for messages in CONVERSATIONS]
+    if form == "requests":
         lines = [
-            {
-                "request": {"messages": messages[:-1]},
-                "response": {"choices": [{"message": messages[-1]}]},
-                "messages": [],
-            }
+            {"request": {"messages": messages[:-1]}, "response": {"choices": [{"message": messages[-1]}]}}
             for messages in CONVERSATIONS
         ]
     path = folder / "chats.jsonl"
-    text = json.dumps(lines) if form == "array" else "".join(f"{json.dumps(line)}\n" for line in lines)
-    path.write_text(text, encoding="utf-8")
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     return path

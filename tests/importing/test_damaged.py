@@ -1,6 +1,5 @@
 """Damaged logs: one line with file, position, cause and remedy, and none of the log's texts."""
 
-import gzip
 import io
 import json
 import sys
@@ -41,33 +40,21 @@ FILES: dict[str, tuple[bytes, str]] = {
     "white space": (b" \n\n", "is empty; export it again"),
     "text": (b"hello, this is no log", "not valid JSON"),
     "truncated object": (GOOD.encode()[:-20], "not valid JSON"),
-    "truncated list": (json.dumps(CONVERSATIONS).encode()[:-7], "not valid JSON"),
     "binary": (b"\x00\x01\x02\xff" * 50, "not valid JSON"),
-    "executable": (b"\x7fELF\x02\x01\x01" + bytes(100), "not valid JSON"),
     "UTF-16": ('{"messages": []}'.encode("utf-16"), "UTF-16"),
-    "number": (b"42", "its format is not clear; name it with --format openai|otel|langfuse|inspect"),
-    "unknown object": (b'{"a": 1}', "its format is not clear"),
-    "empty list": (b"[]", "its format is not clear"),
-    "two formats": (b'{"messages": [], "eval": {}}', "its format is not clear"),
+    "number": (b"42", "is a number, not an object with 'messages'"),
+    "unknown object": (b'{"a": 1}', "has no message of a user"),
+    "empty list": (b"[]", "holds no conversation of format openai"),
     "results of tau2": (b'{"simulations": []}', "holds results of tau2, which have tasks already"),
     "no user": (b'{"messages": [{"role": "assistant", "content": "x"}]}', "has no message of a user"),
-    "no messages": (b'{"messages": []}', "has no message of a user"),
     "no role": (b'{"messages": [{"content": "Ann"}]}', "message 1 has no role; known are system"),
     "role": (b'{"messages": [{"role": "Ann Lee", "content": "x"}]}', "message 1 has an unknown role"),
     "message": (b'{"messages": ["Ann Lee"]}', "message 1 is a text, not an object"),
     "content": (user('"content": 5'), "message 1 has a content of a number, not text"),
     "calls": (user('"content": "x", "tool_calls": 5'), "'tool_calls' of a number"),
-    "call": (user('"content": "x", "tool_calls": [{}]'), "tool call without a name"),
-    "depth": (b'{"messages":' + b"[" * 3000, "nested more than 200 levels deep"),
-    "surrogate": (user('"content": "\\ud83d"'), "not valid JSON"),
     "not UTF-8": (b'{"messages": [{"role": "user", "content": "\xff"}]}', "not valid JSON"),
-    "infinite": (user('"content": 1e999'), "not valid JSON with finite numbers"),
     "second line": (f'{GOOD}\n{{"messages": 5}}\n'.encode(), "line 2: 'messages' is a number, not a list"),
-    "truncated line": (f"{GOOD}\n{GOOD[:-9]}".encode(), "line 2: not valid JSON"),
     "huge line": (f'{GOOD}\n"'.encode() + b"x" * (9 << 20) + b'"\n', "line 2: is longer than 8 MiB"),
-    "NUL in a line": (f"{GOOD}\n".encode() + b'{"messages": "\x00"}\n', "line 2: not valid JSON"),
-    "damaged gzip": (gzip.compress(GOOD.encode())[:-9], "damaged gzip"),
-    "gzip bomb": (gzip.compress(bytes(200 << 20)), "expands to more than"),
     "zip of other things": (zipped("a.txt", b"x"), "is a zip archive without samples/"),
     "damaged zip": (zipped("samples/1.json", b"x")[:-30], "damaged zip archive"),
     "zip bomb": (zipped("samples/1.json", bytes(100 << 20)), "samples/1.json expands to more than"),
@@ -78,9 +65,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "span with number": (spans("5"), "gen_ai.input.messages: is a number"),
     "parts": (spans('[{"role": "user", "parts": 5}]'), "message 1 has 'parts'"),
     "spans": (b'{"resourceSpans": 5}', "has 'resourceSpans' of a number, not a list"),
-    "scope": (b'{"resourceSpans": [{"scopeSpans": [{"spans": [5]}]}]}', "a span that is a number"),
     "trace id": (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}', "a span without a trace id"),
-    "observations": (b'[{"id": "t", "observations": [5]}]', "has an observation that is a number"),
     "generation": (
         b'[{"id": "t", "observations": [{"type": "GENERATION", "input": [5]}]}]',
         "message 1 is a number, not an object",
@@ -136,7 +121,7 @@ def test_damaged_conversations_among_good_ones_are_left_out_only_if_asked(
 
 
 @pytest.mark.parametrize(
-    "write", [lambda folder: inspect_log(folder, ".eval"), lambda folder: otel_log(folder, "parts", "otlp")]
+    "write", [lambda folder: inspect_log(folder, ".eval"), lambda folder: otel_log(folder, "otlp")]
 )
 def test_truncated_and_overwritten_logs_never_crash(
     write: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,6 @@
 """Planted personal data: 500 values of 8 kinds reach no file except under their replacements."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,6 @@ from pytest_trace2evolve.cli.main import main
 from tests.importing.planted import Item, conversations, found_in, planted
 
 ITEMS = planted()
-
-
-def test_there_are_500_values_of_8_kinds() -> None:
-    assert len({item.value for item in ITEMS}) == len(ITEMS) == 500
-    assert len(Counter(item.kind for item in ITEMS)) == 8
 
 
 def write_log(path: Path, seed: int = 2) -> None:
@@ -34,7 +28,7 @@ def test_the_search_finds_every_value_in_the_log_itself(tmp_path: Path) -> None:
         for part in [item.value.casefold()]
         if item.kind == "email"
     }
-    assert len({(kind, part) for _, kind, part in found_in(tmp_path, ITEMS)}) >= 500
+    assert len({(kind, part) for _, kind, part in found_in(tmp_path, ITEMS)}) >= len(ITEMS) == 500
 
 
 def test_no_planted_value_reaches_a_file(

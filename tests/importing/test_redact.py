@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.importing.patterns import patterns_of_project, read_patterns
-from pytest_trace2evolve.importing.redact import Patterns, Redactor
+from pytest_trace2evolve.importing.patterns import Patterns, patterns_of_project, read_patterns
+from pytest_trace2evolve.importing.redact import Redactor
 from tests.importing.planted import Item, planted
 
 
@@ -198,7 +198,7 @@ def test_the_project_names_its_patterns(tmp_path: Path) -> None:
     (tmp_path / "redact.toml").write_text("keep = ['Acme']\n", encoding="utf-8")
     folder = tmp_path / "below"
     folder.mkdir()
-    assert patterns_of_project(folder).keep == {"acme"}
+    assert patterns_of_project(folder).keep == ("Acme",)
     (tmp_path / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
     assert patterns_of_project(folder) == Patterns()
     (tmp_path / "pyproject.toml").write_text("[tool.trace2evolve]\nredactt = 'x'\n", encoding="utf-8")
@@ -209,12 +209,12 @@ def test_the_project_names_its_patterns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("keep = 'x'", "'keep' must be a list of texts"),
+        ("keep = 'x'", "damaged at keep: must be a list, not 'x'; fix the file"),
         ("words = []", "unknown key 'words'; known are keep, patterns"),
-        ("patterns = []", "'patterns' must be a table"),
-        ("[patterns]\nx = 1", "pattern 'x' must be a text"),
-        ("[patterns]\nx = '('", "pattern 'x' is no regular expression"),
-        ("[patterns]\nx = 'a*'", "pattern 'x' matches the empty text"),
+        ("patterns = []", "damaged at patterns: Input should be a valid dictionary"),
+        ("[patterns]\nx = 1", "damaged at patterns.x: Input should be a valid pattern"),
+        ("[patterns]\nx = '('", "damaged at patterns.x: Input should be a valid regular expression"),
+        ("[patterns]\nx = 'a*'", "damaged at patterns.x: Value error, matches the empty text"),
         ("keep = [", "not valid TOML"),
     ],
 )

@@ -12,9 +12,9 @@ from pytest_trace2evolve.cases.written import parse_written_task
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import CaseError, LogError
 from pytest_trace2evolve.importing.conversation import conversation_of, turns_of
-from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
+from pytest_trace2evolve.importing.drafts import drafts_of
 from pytest_trace2evolve.importing.redact import Redactor
-from pytest_trace2evolve.importing.review import read_drafts, review, write_drafts
+from pytest_trace2evolve.importing.review import read_drafts, review
 from pytest_trace2evolve.utils.yaml_text import parse_yaml
 
 DRAFTS = """\
@@ -60,32 +60,17 @@ def ids(path: Path) -> list[str]:
     return [task["id"] for task in tasks(path)]
 
 
-def test_an_accepted_draft_moves_with_its_comments_and_without_the_key(folder: Path) -> None:
+def test_an_accepted_draft_moves_without_the_key(folder: Path) -> None:
     assert main(["cases", "review", "drafts.yaml", "--accept", "cancel-1", "--into", "tasks.yaml"]) == 0
-    expected = """\
-- id: cancel-1  # checked with the hotel
-  user:
-    goal: Cancel booking B91.
-    # the customer is in a hurry
-  expect:
-    calls: []
-  tags: [cancel]
-"""
-    assert (folder / "tasks.yaml").read_text(encoding="utf-8") == expected
+    (task,) = tasks(folder / "tasks.yaml")
+    assert task == {
+        "id": "cancel-1",
+        "user": {"goal": "Cancel booking B91."},
+        "expect": {"calls": []},
+        "tags": ["cancel"],
+    }
     assert ids(folder / "drafts.yaml") == ["cancel-2", "talk-3"]
-    left = (folder / "drafts.yaml").read_text(encoding="utf-8")
-    assert left.startswith("# Drafts: a person reviews each one.\n\n- id: cancel-2\n")
-
-
-def test_the_comment_directly_above_a_draft_moves_with_it(folder: Path) -> None:
-    path = folder / "new.yaml"
-    write_drafts(path, tasks(folder / "drafts.yaml"))
-    head, first, rest = path.read_text(encoding="utf-8").partition("- id: cancel-1")
-    path.write_text(f"{head}# checked\n# twice\n{first}{rest}", encoding="utf-8")
-    review(path, folder / "tasks.yaml", accept=["cancel-1"])
-    text = (folder / "tasks.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# checked\n# twice\n- id: cancel-1")
-    assert path.read_text(encoding="utf-8").startswith(f"{head}- id: cancel-2")
+    assert (folder / "drafts.yaml").read_text(encoding="utf-8").startswith("# Drafts: a person reviews each")
 
 
 def test_rejected_drafts_are_listed_at_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +176,6 @@ def test_wrong_choices_are_reported_and_change_nothing(
         ("- id: a\n  user: {goal: x}\n", "'a' has no key 'draft'"),
         ("- user: {goal: x}\n  draft: {}\n", "task 1 has no 'id'"),
         ("- {id: a, draft: {}}\n- {id: a, draft: {}}\n", "holds the id 'a' twice"),
-        ("[{id: a, draft: {}}]\n", "cannot be cut into drafts; begin the line of each draft with '- id"),
         ("- 5\n", "task 1 is no object"),
         ("- !!python/object/apply:os.system [ls]\n", "is not YAML"),
         ("[" * 5000, "is not YAML"),
@@ -228,13 +212,6 @@ def test_texts_that_look_like_numbers_or_booleans_stay_texts(folder: Path) -> No
     accepted = parse_yaml(text, "tasks.yaml", CaseError)[0]
     knows = parse_written_task(accepted, "a").user.knows
     assert knows == {"zip": "02134", "at": "12:30", "gift": "no", "price": "12.50", "code": "1.5e3"}
-
-
-def test_drafts_are_not_written_as_json_lines(folder: Path) -> None:
-    with pytest.raises(LogError, match="drafts are YAML"):
-        write_drafts(folder / "drafts.jsonl", [])
-    with pytest.raises(LogError, match="drafts are YAML"):
-        read_drafts(folder / "drafts.jsonl")
 
 
 def test_without_a_terminal_the_drafts_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,7 +257,7 @@ def test_a_history_with_parallel_calls_and_an_empty_message_is_a_valid_task() ->
         {"role": "user", "content": "Please cancel it."},
     ]
     conversation = conversation_of("", turns_of(messages))
-    (draft,) = drafts_of([conversation], Redactor(), DraftSettings("a.jsonl", "openai", until=2))
+    (draft,) = drafts_of([conversation], Redactor(), "a.jsonl", "openai", until=2)
     assert [message["content"] for message in draft["history"][2:]] == [
         "first",
         "second",

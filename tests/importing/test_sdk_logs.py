@@ -21,22 +21,12 @@ from tests.importing.model_logs import (
 from tests.importing.sdk_logs import inspect_log, langfuse_log, openai_log, otel_log
 
 LOGS: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    **{
-        f"openai-{form}": ("openai", lambda folder, form=form: openai_log(folder, form))  # type: ignore[misc]
-        for form in ("objects", "lists", "array", "requests")
-    },
-    **{
-        f"otel-{record}-{form}": (
-            "otel",
-            lambda folder, record=record, form=form: otel_log(folder, record, form),
-        )  # type: ignore[misc]
-        for record in ("parts", "events")
-        for form in ("console", "lines", "otlp", "otlp-lines")
-    },
-    **{
-        f"langfuse-{form}": ("langfuse", lambda folder, form=form: langfuse_log(folder, form))  # type: ignore[misc]
-        for form in ("page", "lines", "traces")
-    },
+    "openai-objects": ("openai", lambda folder: openai_log(folder, "objects")),
+    "openai-requests": ("openai", lambda folder: openai_log(folder, "requests")),
+    "otel-console": ("otel", lambda folder: otel_log(folder, "console")),
+    "otel-otlp": ("otel", lambda folder: otel_log(folder, "otlp")),
+    "langfuse-page": ("langfuse", lambda folder: langfuse_log(folder, "page")),
+    "langfuse-traces": ("langfuse", lambda folder: langfuse_log(folder, "traces")),
     "inspect-eval": ("inspect", lambda folder: inspect_log(folder, ".eval")),
     "inspect-json": ("inspect", lambda folder: inspect_log(folder, ".json")),
 }
@@ -51,7 +41,7 @@ def test_logs_of_the_real_sdks_become_drafts(name: str, tmp_path: Path) -> None:
     check_drafts(drafts, (tmp_path / "out.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["openai-objects", "otel-parts-console", "langfuse-traces"])
+@pytest.mark.parametrize("name", ["openai-objects", "otel-console", "langfuse-traces"])
 def test_the_messages_before_a_later_message_become_the_history(name: str, tmp_path: Path) -> None:
     drafts = imported(LOGS[name][1](tmp_path), "--until", "2")
     assert drafts
@@ -66,7 +56,7 @@ def test_the_messages_before_a_later_message_become_the_history(name: str, tmp_p
 
 def test_the_same_conversation_has_the_same_digest_whatever_the_format(tmp_path: Path) -> None:
     digests = set()
-    for name in ("openai-lists", "langfuse-page", "otel-parts-otlp"):
+    for name in ("openai-objects", "langfuse-page", "otel-otlp"):
         folder = tmp_path / name
         folder.mkdir()
         digests.add(tuple(sorted(draft["draft"]["digest"] for draft in imported(LOGS[name][1](folder)))))

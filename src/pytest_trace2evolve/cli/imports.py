@@ -14,7 +14,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.importing.conversation import Conversation
-    from pytest_trace2evolve.importing.redact import Patterns
+    from pytest_trace2evolve.importing.patterns import Patterns
     from pytest_trace2evolve.importing.review import DraftsFile
     from pytest_trace2evolve.records.protocols import World
 
@@ -23,16 +23,15 @@ def import_log(options: argparse.Namespace) -> int:
     """Draft tasks from the conversations of a log, with personal data replaced; or import ToolSandbox."""
     if options.format == "toolsandbox":
         return _import_toolsandbox(options)
-    from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
+    from pytest_trace2evolve.importing.drafts import drafts_of
     from pytest_trace2evolve.importing.redact import Redactor
-    from pytest_trace2evolve.importing.review import draft_problem, drafts_text, find_world, write_drafts
+    from pytest_trace2evolve.importing.review import DraftsFile, draft_problem, find_world, write_drafts
 
     patterns = _load_patterns(options)
     log_format, conversations, n_damaged, n_repeated = _read_log(options)
     redactor = Redactor(patterns)
-    settings = DraftSettings(options.file.name, log_format, options.until)
     world = find_world(find_root(options.root or Path.cwd()))
-    drafts = drafts_of(conversations, redactor, settings, world)
+    drafts = drafts_of(conversations, redactor, options.file.name, log_format, options.until, world)
     n_problems = 0
     for draft in drafts:
         if problem := draft_problem(draft, "not accepted yet", world):
@@ -41,7 +40,7 @@ def import_log(options: argparse.Namespace) -> int:
     out_path = options.out or _default_out_path(options, drafts[0]["draft"]["source"])
     is_printed = str(out_path) == "-"
     if is_printed:
-        print(drafts_text(drafts), end="")
+        print(DraftsFile(out_path, tuple(drafts)).text, end="")
     else:
         write_drafts(out_path, drafts)
     report = functools.partial(print, file=sys.stderr if is_printed else sys.stdout)
@@ -59,9 +58,7 @@ def import_log(options: argparse.Namespace) -> int:
     if n_damaged:
         report(f"left out: {n_damaged} damaged conversations")
     if n_repeated:
-        report(
-            f"left out: {n_repeated} conversations that repeat another, such as further epochs of a sample"
-        )
+        report(f"left out: {n_repeated} conversations that repeat another")
     if not is_printed:
         report(f"next: read the drafts, then trace2evolve cases review {out_path} --into tasks.yaml")
     return 0
@@ -102,7 +99,7 @@ def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], in
     n_damaged = n_repeated = 0
     for item in items:
         if isinstance(item, Conversation):
-            identity = item.sample or repr([turn.content for turn in item.turns])
+            identity = repr([turn.content for turn in item.turns])
             if identity in seen:
                 n_repeated += 1
                 continue
@@ -175,10 +172,12 @@ def _ask_about_drafts(file: "DraftsFile", into: Path, world: "World | None") -> 
     A draft that cannot be accepted stays, and the reason is printed.
     """
     from pytest_trace2evolve.importing.review import review
+    from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
     counts = {"a": 0, "r": 0, "s": 0}
-    for number, (task_id, text) in enumerate(zip(file.ids, file.texts, strict=True), 1):
-        print(sanitize(text))
+    for number, draft in enumerate(file.drafts, 1):
+        task_id = draft["id"]
+        print(sanitize(dump_yaml([draft])))
         answer = ""
         while answer not in ("a", "r", "s", "q"):
             try:

@@ -70,14 +70,12 @@ class Conversation:
         turns: The messages, except system messages.
         metadata: Further fields of the log, such as a user's id.
         notes: What a reviewer must know of the conversation.
-        sample: What the conversation is a repetition of, such as a sample that was run in several epochs.
     """
 
     place: str
     turns: tuple[Turn, ...]
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    sample: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _result(item: dict[str, Any], call_id: Any, output: Any) -> Turn:
     is_text = output is None or isinstance(output, str) or _has_parts(output)
     text = _read_content(output)[0] if is_text else json.dumps(output, ensure_ascii=False)
     value = inner_json(text)
-    says_error = text.lstrip().startswith("Error") or (isinstance(value, dict) and has_failed(value))
+    says_error = text.lstrip().startswith("Error") or (isinstance(value, dict) and _has_flag(value))
     return Turn("tool", text, id=_id_of(call_id), error=says_error or has_failed(item))
 
 
@@ -247,9 +245,12 @@ def has_failed(item: dict[str, Any]) -> bool:
     status = item.get("status")
     if isinstance(status, dict):
         status = status.get("code", status.get("status_code"))
-    has_flag = any(item.get(name) for name in ("error", "is_error", "isError", "error.type"))
     failed = ("ERROR", "FAILED", "INCOMPLETE", "2")
-    return has_flag or str(status).upper().removeprefix("STATUS_CODE_") in failed
+    return _has_flag(item) or str(status).upper().removeprefix("STATUS_CODE_") in failed
+
+
+def _has_flag(item: dict[str, Any]) -> bool:
+    return any(item.get(name) for name in ("error", "is_error", "isError", "error.type"))
 
 
 def _read_content(content: Any) -> tuple[str, list[Call], list[Turn]]:

@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pytest_trace2evolve.importing.conversation import MALFORMED, Conversation, Turn
@@ -14,13 +14,10 @@ from pytest_trace2evolve.importing.redact import Redactor, Scope
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
 
-NOTES = (
-    "expect.calls is what the agent did, not what is right: correct it.",
-    "Read every line for personal data that was missed.",
-)
+_READ_ALL = "Read every line for personal data that was missed."
+NOTE = "expect.calls is what the agent did, not what is right: correct it."
 
 MAX_GOAL = 500
-MAX_METADATA = 20
 
 _READ_VERBS = re.compile(
     "get|list|find|search|lookup|look|read|check|show|fetch|query|retrieve|view|describe|calculate|compute|think"
@@ -36,21 +33,6 @@ _CHANGE_VERBS = re.compile(
 """Words that keep a tool with a server's name from being a read."""
 
 
-@dataclass(frozen=True)
-class DraftSettings:
-    """How drafts are made.
-
-    Attributes:
-        source: The name of the log.
-        format: The format of the log.
-        until: The number of the customer's message that opens the task. Earlier messages become the history.
-    """
-
-    source: str
-    format: str
-    until: int = 1
-
-
 Draft = dict[str, Any]
 """A written task with the key `draft`."""
 
@@ -58,22 +40,32 @@ Draft = dict[str, Any]
 def drafts_of(
     conversations: Iterable[Conversation],
     redactor: Redactor,
-    settings: DraftSettings,
+    source: str,
+    format: str,
+    until: int = 1,
     world: World | None = None,
 ) -> list[Draft]:
-    """Draft a task from each conversation. Records of the world's tables go into the task's data."""
+    """Draft a task from each conversation. Records of the world's tables go into the task's data.
+
+    Args:
+        conversations: The conversations of a log.
+        redactor: What replaces personal data.
+        source: The name of the log.
+        format: The format of the log.
+        until: The number of the customer's message that opens the task. Earlier messages become the history.
+        world: The project's world, if it has one.
+    """
     tables = tables_of(world)
     conversation_list = list(conversations)
     scopes = [redactor.learn(_draft_values(conversation)) for conversation in conversation_list]
-    source = redactor.redact(settings.source, redactor.learn(settings.source))
+    origin = {"source": redactor.redact(source, redactor.learn(source)), "format": format}
     drafts: list[Draft] = []
     n_drafts_by_id: Counter[str] = Counter()
     for conversation, scope in zip(conversation_list, scopes, strict=True):
         turns = tuple(_redacted_turn(turn, redactor, scope) for turn in conversation.turns)
-        metadata = redactor.redact(_short_values(conversation.metadata), scope)
-        place = redactor.redact_text(conversation.place, scope)
-        conversation = Conversation(place, turns, metadata, conversation.notes)
-        draft = _draft_task(conversation, settings, source, _named_records(turns, tables))
+        place = redactor.redact(conversation.place, scope)
+        conversation = Conversation(place, turns, notes=conversation.notes)
+        draft = _draft_task(conversation, origin, until, _named_records(turns, tables))
         n_drafts_by_id[draft["id"]] += 1
         if (number := n_drafts_by_id[draft["id"]]) > 1:
             draft["id"] += f"-{number}"
@@ -82,47 +74,31 @@ def drafts_of(
 
 
 def _draft_values(conversation: Conversation) -> dict[str, Any]:
-    """Return all values of a conversation that a draft may contain."""
+    """Return the values of a conversation in which personal data is looked for."""
     return {
         "metadata": conversation.metadata,
         "place": conversation.place,
         "messages": [
-            {
-                "content": turn.text,
-                "calls": [{"arguments": call.arguments} for call in turn.calls],
-            }
+            {"content": turn.text, "calls": [{"arguments": call.arguments} for call in turn.calls]}
             for turn in conversation.turns
         ],
     }
 
 
 def _redacted_turn(turn: Turn, redactor: Redactor, scope: Scope) -> Turn:
-    text = redactor.redact_text(turn.text, scope)
+    text = redactor.redact(turn.text, scope)
     calls = tuple(
         replace(call, arguments=redactor.redact_fields(call.arguments, scope)) for call in turn.calls
     )
     return Turn(turn.role, text, calls, turn.id, turn.error)
 
 
-def _short_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first short scalar values of metadata."""
-    values = {
-        str(key): value
-        for key, value in metadata.items()
-        if isinstance(value, int | float | str) and len(str(value)) <= 200
-    }
-    return dict(list(values.items())[:MAX_METADATA])
-
-
 def _draft_task(
-    conversation: Conversation,
-    settings: DraftSettings,
-    source: str,
-    data: Mapping[str, Any],
+    conversation: Conversation, origin: Mapping[str, str], until: int, data: Mapping[str, Any]
 ) -> Draft:
     turns = conversation.turns
     user_places = [place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()]
-    opening_place = user_places[min(settings.until, len(user_places)) - 1]
+    opening_place = user_places[min(until, len(user_places)) - 1]
     successful_calls = _successful_calls(turns[opening_place:])
     changes = [call for call in successful_calls if not _only_reads(call["name"])]
     texts = " ".join(turn.text for turn in turns if turn.role == "user")
@@ -143,15 +119,12 @@ def _draft_task(
         "data": data,
         "history": _messages(turns[:opening_place]),
         "draft": {
-            "source": source,
-            "format": settings.format,
+            **origin,
             "place": conversation.place or "whole file",
             "digest": identity,
-            "notes": [*conversation.notes, *(NOTES if changes else (_NO_CHANGE, *NOTES[1:]))],
+            "notes": [*conversation.notes, NOTE if changes else _NO_CHANGE, _READ_ALL],
         },
     }
-    if conversation.metadata:
-        draft["draft"]["metadata"] = conversation.metadata
     return {key: value for key, value in draft.items() if value}
 
 

@@ -2,13 +2,34 @@
 
 import re
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.importing.redact import Patterns
 from pytest_trace2evolve.project.tool_settings import FILE_NAME, read_tool_settings
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import convert_failures, read_toml
 
-_KEYS = ("keep", "patterns")
+
+def _check_pattern(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    if pattern.search("") is not None:
+        raise ValueError("matches the empty text; make it need a character")
+    return pattern
+
+
+class Patterns(Record):
+    """The user's own patterns.
+
+    Attributes:
+        keep: Words that stay.
+        patterns: Regular expressions by the name of the kind that they find.
+    """
+
+    keep: tuple[str, ...] = ()
+    patterns: dict[str, Annotated[re.Pattern[str], AfterValidator(_check_pattern)]] = Field(
+        default_factory=dict
+    )
 
 
 def read_patterns(path: Path) -> Patterns:
@@ -18,28 +39,8 @@ def read_patterns(path: Path) -> Patterns:
         ConfigError: the file cannot be read, has an unknown key, or holds an invalid value.
     """
     table = read_toml(path, ConfigError)
-    for key in table:
-        if key not in _KEYS:
-            raise ConfigError(f"{path}: unknown key {key!r}; known are {', '.join(_KEYS)}")
-    keep = table.get("keep", [])
-    if not isinstance(keep, list) or not all(isinstance(word, str) for word in keep):
-        raise ConfigError(f"{path}: 'keep' must be a list of texts, as in keep = [\"Acme\"]")
-    pattern_texts = table.get("patterns", {})
-    if not isinstance(pattern_texts, dict):
-        raise ConfigError(f"{path}: 'patterns' must be a table, as in [patterns] with badge = 'EMP-\\d+'")
-    expressions: dict[str, re.Pattern[str]] = {}
-    for name, text in pattern_texts.items():
-        if not isinstance(text, str):
-            raise ConfigError(f"{path}: pattern {name!r} must be a text")
-        try:
-            expressions[name] = re.compile(text)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise ConfigError(
-                f"{path}: pattern {name!r} is no regular expression ({error}); fix it"
-            ) from None
-        if expressions[name].search("") is not None:
-            raise ConfigError(f"{path}: pattern {name!r} matches the empty text; make it need a character")
-    return Patterns(frozenset(word.casefold() for word in keep), expressions)
+    with convert_failures(path, ConfigError, "fix the file"):
+        return Patterns.model_validate(table)
 
 
 def patterns_of_project(folder: Path) -> Patterns:

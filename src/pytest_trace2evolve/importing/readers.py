@@ -1,7 +1,7 @@
 """Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse and Inspect."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,55 +29,46 @@ def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogI
 
     Args:
         path: The file.
-        format: One of `FORMATS`; by default, the format is recognised from the file's first document.
+        format: One of `FORMATS`; by default, the fields of the file's first object decide.
 
     Returns:
         The format, and its conversations and damaged places in the order of the file.
 
     Raises:
-        LogError: the file cannot be read, or its format is not clear.
+        LogError: the file cannot be read, or holds results of tau2.
     """
     documents = read_documents(path)
     first = next(documents)
     if isinstance(first, Damage):
         raise LogError(f"{path}: {first.place}: {first.cause}; export the log again")
-    formats = [format] if format else _possible_formats(path, first)
-    if len(formats) != 1:
-        raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
-    return formats[0], FORMATS[formats[0]](chain([first], documents))
+    format = format or _format_of(path, first)
+    return format, FORMATS[format](chain([first], documents))
 
 
-def _possible_formats(path: Path, document: Document) -> list[str]:
-    """Return the formats that a document may have."""
+_SIGNS = {
+    "openai": ("messages", "role"),
+    "otel": ("resourceSpans", "resourceLogs", "attributes"),
+    "langfuse": ("observations", "traceId", "meta"),
+}
+"""The fields by which a format is known, most certain first."""
+
+
+def _format_of(path: Path, document: Document) -> str:
     value = document.value
-    items = value[:20] if isinstance(value, list) else [value]
-    objects = [item[0] if isinstance(item, list) and item else item for item in items]
-    objects = [item for item in objects if isinstance(item, dict)]
-    if any("simulations" in item for item in objects):
+    while isinstance(value, list) and value:
+        value = value[0]
+    fields = value if isinstance(value, dict) else {}
+    if "simulations" in fields:
         raise LogError(
             f"{path}: holds results of tau2, which have tasks already; name a log of conversations"
         )
-    if document.place.startswith("samples/"):
-        return ["inspect"]
-    return [name for name, is_shown in _SIGNS.items() if any(map(is_shown, objects))]
-
-
-_SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "openai": lambda item: (
-        (isinstance(item.get("messages"), list) and item.keys().isdisjoint(("observations", "epoch")))
-        or "role" in item
-        or "response" in item
-        or (isinstance(item.get("output"), list) and "traceId" not in item)
-    ),
-    "otel": tracing.is_otel,
-    "langfuse": tracing.is_langfuse,
-    "inspect": lambda item: "eval" in item or ("epoch" in item and "messages" in item),
-}
+    if document.place.startswith("samples/") or "eval" in fields or "epoch" in fields:
+        return "inspect"
+    names = (name for name, signs in _SIGNS.items() if not fields.keys().isdisjoint(signs))
+    return next(names, "openai")
 
 
 # ---- OpenAI
-
-_CONTINUES = "The conversation continues a response that the log does not hold: its beginning is missing."
 
 
 @dataclass
@@ -87,7 +78,6 @@ class _ModelCall:
     Attributes:
         ids: The ids of the response and of the conversation, by which a later request continues this one.
         continues: The ids of the response and of the conversation that the request continues.
-        is_whole: Whether the log holds the beginning of the conversation.
         is_last: Whether no later request of the log continues this one.
     """
 
@@ -96,7 +86,6 @@ class _ModelCall:
     metadata: dict[str, Any] = field(default_factory=dict)
     ids: tuple[str, ...] = ()
     continues: tuple[str, ...] = ()
-    is_whole: bool = True
     is_last: bool = True
 
 
@@ -110,15 +99,14 @@ def _openai(documents: Iterable[Document | Damage]) -> LogItems:
             if earlier is not None:  # the provider keeps what its requests do not repeat
                 earlier.is_last = False
                 item.place, item.metadata = earlier.place, earlier.metadata
-                item.turns, item.is_whole = [*earlier.turns, *item.turns], earlier.is_whole
+                item.turns = [*earlier.turns, *item.turns]
             calls_by_id |= dict.fromkeys(filter(None, item.ids), item)
     for item in items:
         if isinstance(item, Damage):
             yield item
         elif item.is_last:
             try:
-                conversation = conversation_of(item.place, item.turns, item.metadata)
-                yield conversation if item.is_whole else replace(conversation, notes=(_CONTINUES,))
+                yield conversation_of(item.place, item.turns, item.metadata)
             except DamagedError as error:
                 yield Damage(item.place, str(error))
 
@@ -136,6 +124,8 @@ def _read(
         is_list = isinstance(values, list) and not any(map(_is_message, values))
         name = "conversation" if values is value else "sample"
         for number, item in enumerate(values if is_list else [value], 1):
+            if isinstance(item, dict) and item.get("epoch", 1) != 1:
+                continue  # further epochs of a sample in Inspect repeat its task
             place = ", ".join(filter(None, (document.place, f"{name} {number}" if is_list else "")))
             try:
                 yield read(place, item)
@@ -162,7 +152,7 @@ def _model_call(place: str, value: Any) -> _ModelCall:
     used = ("messages", "input", "request", "response", "choices", "output", "tools")
     metadata = {key: item for key, item in value.items() if key not in used}
     turns = turns_of_model_call(request, answer)
-    return _ModelCall(place, turns, metadata, ids, (previous, conversation), is_whole=not previous)
+    return _ModelCall(place, turns, metadata, ids, (previous, conversation))
 
 
 # ---- Inspect
@@ -176,9 +166,7 @@ def _sample(place: str, sample: Any) -> Conversation:
     attachments = sample.get("attachments")
     messages = _resolved(_agent_messages(sample), attachments if isinstance(attachments, dict) else {})
     metadata = sample.get("metadata")
-    conversation = conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
-    identity = repr((sample.get("id"), sample.get("input"))) if "epoch" in sample else ""
-    return replace(conversation, sample=identity)
+    return conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
 
 
 def _agent_messages(sample: dict[str, Any]) -> Any:

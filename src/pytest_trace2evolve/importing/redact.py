@@ -22,25 +22,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
 from pytest_trace2evolve.importing import detect
 from pytest_trace2evolve.importing.conversation import inner_json
 from pytest_trace2evolve.importing.detect import EMAIL, NAME, NUMBER, Span, folded, is_cased, plain_number
-
-
-@dataclass(frozen=True)
-class Patterns:
-    """The user's own patterns.
-
-    Attributes:
-        keep: Words that stay, in lower case.
-        expressions: Regular expressions by the name of the kind that they find.
-    """
-
-    keep: frozenset[str] = frozenset()
-    expressions: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+from pytest_trace2evolve.importing.patterns import Patterns
 
 
 @dataclass
@@ -72,6 +61,7 @@ class Redactor:
 
     def __init__(self, patterns: Patterns | None = None) -> None:
         self.patterns = patterns or Patterns()
+        self._kept_words = {word.casefold() for word in self.patterns.keep}
         self.counts: Counter[str] = Counter()
         self._issued: set[str] = set()
         self._numbers_by_key: dict[tuple[str, str], int] = {}
@@ -79,44 +69,27 @@ class Redactor:
         self._originals: set[str] = set()
         self._mailboxes: dict[str, str] = {}
 
-    # ---- learning
-
     def learn(self, value: Any) -> Scope:
         """Find the personal values of one conversation, a JSON value."""
         scope = Scope()
-        self._learn(value, (), {}, scope)
-        return scope
 
-    def _learn(self, value: Any, path: tuple[str, ...], siblings: Mapping[str, Any], scope: Scope) -> None:
-        if isinstance(value, dict):
-            for key, item in value.items():
-                self._learn_text(key, scope)
-                self._learn(item, (*path, key), value, scope)
-        elif isinstance(value, list):
-            for item in value:
-                self._learn(item, path, siblings, scope)
-        elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            text = str(value)
-            kind = detect.kind_of_field(path, siblings, text)
+        def learn_text(kind: str, text: str) -> str:
             if kind == detect.PRODUCT:
                 scope.kept.add(plain_number(text))
             elif kind:
                 self._remember(kind, text, scope)
-            self._learn_text(text, scope)
+            for form in dict.fromkeys((text, _decoded(text))):
+                spans = self._find(form, scope)
+                names = [span for span in spans if span.kind == NAME]
+                for first, last in itertools.pairwise(names):
+                    if form[first.end : last.start] == " ":
+                        self._remember(NAME, form[first.start : last.end], scope)
+                for span in spans:
+                    self._remember(span.kind, form[span.start : span.end], scope)
+            return text
 
-    def _learn_text(self, text: str, scope: Scope) -> None:
-        inner = inner_json(text)
-        if inner is not None:
-            self._learn(inner, (), {}, scope)
-            return
-        for form in dict.fromkeys((text, _decoded(text))):
-            spans = self._find(form, scope)
-            names = [span for span in spans if span.kind == NAME]
-            for first, last in itertools.pairwise(names):
-                if form[first.end : last.start] == " ":
-                    self._remember(NAME, form[first.start : last.end], scope)
-            for span in spans:
-                self._remember(span.kind, form[span.start : span.end], scope)
+        _changed(value, learn_text)
+        return scope
 
     def _remember(self, kind: str, text: str, scope: Scope) -> None:
         """Remember a value, so that it is replaced wherever it occurs in the conversation."""
@@ -140,7 +113,7 @@ class Redactor:
                 scope.values.setdefault(local, EMAIL)
                 self._originals.add(detect.alphanumeric(local))
                 self._mailboxes.setdefault(local, whole)
-        elif kind == NUMBER or kind in self.patterns.expressions:
+        elif kind == NUMBER or kind in self.patterns.patterns:
             plain = plain_number(text)
             if len(plain) >= 4 or (len(plain) >= 2 and not plain.isdigit()):
                 scope.values.setdefault(plain, kind)
@@ -148,39 +121,25 @@ class Redactor:
             scope.phrases.setdefault(text, kind)
 
     def _stays(self, text: str) -> bool:
-        return text.casefold() in self.patterns.keep
-
-    # ---- replacing
+        return text.casefold() in self._kept_words
 
     def redact(self, value: Any, scope: Scope) -> Any:
-        """Return a JSON value, which `learn` has seen, with personal data replaced."""
-        return self._redact(value, (), {}, scope)
+        """Return a JSON value, which `learn` has seen, with personal data replaced, also inside of texts."""
+        return _changed(value, functools.partial(self._redact_text, scope))
 
     def redact_fields(self, fields: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         """Return arguments by name with personal data replaced in the values; the names of arguments stay."""
-        return {name: self._redact(item, (name,), fields, scope) for name, item in fields.items()}
+        change = functools.partial(self._redact_text, scope)
+        return {name: _changed(item, change, (name,), fields) for name, item in fields.items()}
 
-    def _redact(self, value: Any, path: tuple[str, ...], siblings: Mapping[str, Any], scope: Scope) -> Any:
-        if isinstance(value, dict):
-            return {
-                self._plain(key, scope): self._redact(item, (*path, key), value, scope)
-                for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return [self._redact(item, path, siblings, scope) for item in value]
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            return value
-        text = str(value)
-        kind = detect.kind_of_field(path, siblings, text)
-        if kind and kind != detect.PRODUCT and self._is_whole(kind, text.strip(), scope):
-            new = text.replace(text.strip(), self._replacement(kind, text.strip()))
-        elif isinstance(value, str):
-            return self.redact_text(value, scope)
-        elif len(text) < 7 and plain_number(text) not in scope.values:
-            return value
-        else:
-            new = self._plain(text, scope)
-        return new if isinstance(value, str) or not new.isdigit() else int(new)
+    def _redact_text(self, scope: Scope, kind: str, text: str) -> str:
+        stripped = text.strip()
+        if kind and kind != detect.PRODUCT and self._is_whole(kind, stripped, scope):
+            return text.replace(stripped, self._replacement(kind, stripped))
+        decoded = _decoded(text)
+        if decoded != text and self._plain(decoded, scope) != decoded:
+            text = decoded
+        return self._plain(text, scope)
 
     def _is_whole(self, kind: str, text: str, scope: Scope) -> bool:
         """Whether the whole text of a field is replaced, not only the values found in it."""
@@ -188,19 +147,6 @@ class Redactor:
             return False
         is_mailbox = kind == EMAIL and text.casefold() in scope.values
         return is_mailbox or kind not in (NAME, EMAIL)
-
-    def redact_text(self, text: str, scope: Scope) -> str:
-        """Return a text with personal data replaced, also within JSON, escapes, URLs and HTML entities."""
-        inner = inner_json(text)
-        if inner is not None:
-            clean = self._redact(inner, (), {}, scope)
-            if clean == inner:
-                return text
-            return json.dumps(clean, ensure_ascii=False, indent=2 if "\n" in text.strip() else None)
-        decoded = _decoded(text)
-        if decoded != text and self._plain(decoded, scope) != decoded:
-            text = decoded
-        return self._plain(text, scope)
 
     def _plain(self, text: str, scope: Scope) -> str:
         pieces: list[str] = []
@@ -231,7 +177,7 @@ class Redactor:
         for pattern, kind in (
             *((_phrase_pattern(phrase), "") for phrase in self.patterns.keep),
             (detect.REPLACED, ""),
-            *((pattern, kind) for kind, pattern in self.patterns.expressions.items()),
+            *((pattern, kind) for kind, pattern in self.patterns.patterns.items()),
             *((_phrase_pattern(phrase), kind) for phrase, kind in phrases),
         ):
             for match in pattern.finditer(text):
@@ -251,8 +197,6 @@ class Redactor:
             key = folded(match[0])
             if key in scope.names and (scope.names[key] or not match[0][0].islower()):
                 yield Span(*match.span(), NAME)
-
-    # ---- making replacements
 
     def _replacement(self, kind: str, text: str) -> str:
         """The replacement of a value, in the same case and layout as the text."""
@@ -308,6 +252,35 @@ def _numbered(text: str, number: int) -> str:
     for place, digit in zip(places[1:], digits[len(digits) - len(places) + 1 :], strict=True):
         signs[place] = digit
     return "".join(signs)
+
+
+def _changed(
+    value: Any,
+    change: Callable[[str, str], str],
+    path: tuple[str, ...] = (),
+    siblings: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Return a JSON value after `change` of its texts, numbers and keys, also in JSON that a text holds.
+
+    Args:
+        change: Gets the kind of the field, empty if its name shows none, and the text.
+        path: The names of the fields that enclose the value.
+        siblings: The object that holds the value.
+    """
+    if isinstance(value, dict):
+        return {change("", key): _changed(item, change, (*path, key), value) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_changed(item, change, path, siblings) for item in value]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    text = str(value)
+    inner = inner_json(text) if isinstance(value, str) else None
+    if inner is not None:
+        clean = _changed(inner, change)
+        indent = 2 if "\n" in text.strip() else None
+        return value if clean == inner else json.dumps(clean, ensure_ascii=False, indent=indent)
+    new = change(detect.kind_of_field(path, siblings, text), text)
+    return value if new == text else int(new) if isinstance(value, int) and new.isdigit() else new
 
 
 _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\/")

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,74 +14,49 @@ from pytest_trace2evolve.errors import CaseError, LogError, Trace2EvolveError, n
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.session.admission import check_written_tasks, world_of_file
-from pytest_trace2evolve.utils.files import folder_lock, real_path, write_atomic, write_together
+from pytest_trace2evolve.utils.files import write_atomic, write_together
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
 
 @dataclass(frozen=True)
 class DraftsFile:
-    """A file of drafts.
-
-    Attributes:
-        path: The file.
-        drafts: The drafts.
-        texts: The text of each draft, with the comments directly above it.
-        head: The text above the first draft.
-        tail: The comments below the last draft.
-    """
+    """A file of drafts, and the ids of those that were rejected, which are comments at its end."""
 
     path: Path
     drafts: tuple[dict[str, Any], ...]
-    texts: tuple[str, ...]
-    head: str
-    tail: str
+    rejected: tuple[str, ...] = ()
 
     @property
     def ids(self) -> list[str]:
         return [draft["id"] for draft in self.drafts]
+
+    @property
+    def text(self) -> str:
+        """The content of the file."""
+        return (
+            _HEAD + dump_yaml(list(self.drafts)) + "".join(f"{_REJECTED}{name}\n" for name in self.rejected)
+        )
+
+
+_HEAD = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n\n"
+_REJECTED = "# rejected: "
 
 
 def read_drafts(path: Path) -> DraftsFile:
     """Read a file of drafts.
 
     Raises:
-        LogError: the file cannot be read, is JSON lines by its name, holds a task that is not a draft, or is
-            no list in YAML's block style.
+        LogError: the file cannot be read, or holds a task that is not a draft.
+        CaseError: the file is not a list of tasks.
     """
-    _check_name(path)
     text, drafts = _read_tasks(path)
     for draft in drafts:
         if not isinstance(draft.get(DRAFT), dict):
             raise LogError(
                 f"{path}: {draft['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
             )
-    import yaml
-
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    lines = text.splitlines(keepends=True)
-    starts = [item.start_mark.line for item in node.value] if drafts else []
-    if not all(lines[start].startswith("- ") for start in starts):
-        raise LogError(f"{path}: cannot be cut into drafts; begin the line of each draft with '- id: …'")
-    end = len(lines)
-    while end > 0 and lines[end - 1].startswith("#"):
-        end -= 1
-    for number, start in enumerate(starts):
-        while start > 0 and lines[start - 1].startswith("#"):
-            start -= 1
-        starts[number] = start
-    texts = [
-        "".join(lines[start:next_start]).rstrip("\n") + "\n"
-        for start, next_start in zip(starts, [*starts[1:], end], strict=False)
-    ]
-    head = "".join(lines[: starts[0]]) if starts else ""
-    return DraftsFile(path, tuple(drafts), tuple(texts), head, "".join(lines[end:]))
-
-
-def _check_name(path: Path) -> None:
-    """Raise `LogError` for a file of JSON lines, which has no comments to keep."""
-    if path.suffix == ".jsonl":
-        raise LogError(f"{path}: drafts are YAML, not JSON lines; name a file that ends with .yaml")
+    return DraftsFile(path, tuple(drafts), tuple(re.findall(rf"(?m)^{_REJECTED}(.+)$", text)))
 
 
 def _read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -168,37 +143,26 @@ def review(
             cannot be read or written.
         CaseError: an accepted draft is not a valid task, or has a problem.
     """
-    with _lock_folders(path, into):
-        file = read_drafts(path)
-        accepted, rejected = resolve(file, accept), resolve(file, reject)
-        if conflicting_ids := [task_id for task_id in accepted if task_id in rejected]:
-            raise LogError(f"{conflicting_ids[0]!r} is both accepted and rejected; choose one")
-        if accepted and into is None:
-            raise LogError("--accept needs --into FILE, the file of tasks")
-        files: dict[Path, str] = {}
-        if accepted and into is not None:
-            text = _add_tasks(into, file, accepted, world)
-            if text is not None:
-                files[into] = text
-        if accepted or rejected:
-            files[path] = _remove_drafts(file, {*accepted, *rejected}, rejected)
-            try:
-                write_together(files)
-            except OSError as error:
-                cause = error.strerror or error
-                raise LogError(f"{path}: cannot be written ({cause}); nothing has changed") from None
-        return len(accepted), len(rejected)
-
-
-@contextlib.contextmanager
-def _lock_folders(path: Path, into: Path | None) -> Iterator[None]:
-    """Hold the locks of both folders, so that two reviews never write the same file."""
-    folders = {real_path(path).parent, *([real_path(into).parent] if into is not None else [])}
-    with contextlib.ExitStack() as stack:
-        for folder in sorted(folders):
-            if folder.is_dir():
-                stack.enter_context(folder_lock(folder, ignore_unsupported=True))
-        yield
+    file = read_drafts(path)
+    accepted, rejected = resolve(file, accept), resolve(file, reject)
+    if conflicting_ids := [task_id for task_id in accepted if task_id in rejected]:
+        raise LogError(f"{conflicting_ids[0]!r} is both accepted and rejected; choose one")
+    if accepted and into is None:
+        raise LogError("--accept needs --into FILE, the file of tasks")
+    files: dict[Path, str] = {}
+    if accepted and into is not None:
+        text = _add_tasks(into, file, accepted, world)
+        if text is not None:
+            files[into] = text
+    if accepted or rejected:
+        left = tuple(draft for draft in file.drafts if draft["id"] not in (*accepted, *rejected))
+        files[path] = DraftsFile(path, left, tuple(dict.fromkeys((*file.rejected, *rejected)))).text
+        try:
+            write_together(files)
+        except OSError as error:
+            cause = error.strerror or error
+            raise LogError(f"{path}: cannot be written ({cause}); nothing has changed") from None
+    return len(accepted), len(rejected)
 
 
 def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: World | None) -> str | None:
@@ -206,10 +170,9 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: Wor
     text, tasks = _read_tasks(into) if os.path.lexists(into) else ("", [])
     existing_tasks = {task["id"]: task for task in tasks}
     new_tasks: list[dict[str, Any]] = []
-    texts: list[str] = []
-    for task_id in accepted:
-        position = file.ids.index(task_id)
-        task = {key: value for key, value in file.drafts[position].items() if key != DRAFT}
+    for draft in (draft for draft in file.drafts if draft["id"] in accepted):
+        task_id = draft["id"]
+        task = {key: value for key, value in draft.items() if key != DRAFT}
         if task_id in existing_tasks:
             if existing_tasks[task_id] == task:
                 continue  # an earlier review stopped between the two files
@@ -217,53 +180,28 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str], world: Wor
         if problem := draft_problem(task, f"{file.path}, task {task_id}", world):
             raise CaseError(problem)
         new_tasks.append(task)
-        if into.suffix == ".jsonl":
-            texts.append(json.dumps(task, ensure_ascii=False, default=str) + "\n")
-        else:
-            texts.append(_without_draft_key(file.texts[position], task))
     if not new_tasks:
         return None
+    if into.suffix == ".jsonl":
+        added = "".join(json.dumps(task, ensure_ascii=False, default=str) + "\n" for task in new_tasks)
+    else:
+        added = dump_yaml(new_tasks)
     old_text = text if tasks and text.endswith("\n") else f"{text}\n" if tasks else ""
-    new_text = old_text + "".join(texts)
+    new_text = old_text + added
     with contextlib.suppress(Trace2EvolveError):
         if _parse_tasks(into, new_text) == [*tasks, *new_tasks]:
             return new_text
     raise LogError(f"{into}: the tasks cannot be added in its layout; write it as a list of '- id: …'")
 
 
-def _without_draft_key(text: str, task: Mapping[str, Any]) -> str:
-    """The text of a draft without the key `draft`; a key in an unusual layout costs the comments."""
-    shortened = re.sub(rf"(?m)^  {DRAFT}:.*\n(?:(?:   .*|[ \t]*|  -.*)\n)*", "", text, count=1)
-    with contextlib.suppress(Trace2EvolveError):
-        if _parse_tasks(Path("task.yaml"), shortened) == [task]:
-            return shortened
-    return dump_yaml([task])
-
-
-def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[str]) -> str:
-    """The text of the drafts file without some drafts, and with the rejected ids at its end."""
-    remaining_texts = [
-        text for text, task_id in zip(file.texts, file.ids, strict=True) if task_id not in removed_ids
-    ]
-    body = "".join(remaining_texts) or "[]\n"
-    return file.head + body + file.tail + "".join(f"# rejected: {task_id}\n" for task_id in rejected)
-
-
-def drafts_text(drafts: Sequence[dict[str, Any]]) -> str:
-    """Return the content of a new file of drafts."""
-    head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n\n"
-    return head + dump_yaml(drafts)
-
-
 def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
     """Write a new file of drafts.
 
     Raises:
-        LogError: the file exists, is JSON lines by its name, or cannot be written.
+        LogError: the file exists, or cannot be written.
     """
-    _check_name(path)
     try:
-        write_atomic(path, drafts_text(drafts), exclusive=True)
+        write_atomic(path, DraftsFile(path, tuple(drafts)).text, exclusive=True)
     except FileExistsError:
         raise LogError(f"--out {path} exists: review it, delete it, or choose another name") from None
     except OSError as error:

@@ -50,27 +50,23 @@ class _Group:
     has_tools: bool = False
     damage: str = ""
 
-    def conversation(self) -> Conversation:
-        """Merge the model calls; raise `DamagedError` if they are no conversation."""
-        if self.damage:
-            raise DamagedError(self.damage)
-        snapshots = [turns for _, turns in sorted(self.model_calls, key=lambda call: call[0])]
-        turns: list[Turn] = []
-        for turn in _merged(snapshots):
-            calls = (replace(call, failed=call.id in self.failed_ids or call.failed) for call in turn.calls)
-            turns.append(replace(turn, calls=tuple(calls)))
-        lacks_calls = self.has_tools and not any(turn.calls for turn in turns)
-        conversation = conversation_of(self.place, turns, self.metadata)
-        return replace(conversation, notes=(_LACKS_CALLS,)) if lacks_calls else conversation
-
 
 def _read_groups(groups: dict[str, _Group]) -> Conversations:
     for group in groups.values():
-        if group.damage or group.model_calls:
-            try:
-                yield group.conversation()
-            except DamagedError as error:
-                yield Damage(group.place, str(error))
+        snapshots = [turns for _, turns in sorted(group.model_calls, key=lambda call: call[0])]
+        turns: list[Turn] = []
+        for turn in _merged(snapshots):
+            calls = (replace(call, failed=call.failed or call.id in group.failed_ids) for call in turn.calls)
+            turns.append(replace(turn, calls=tuple(calls)))
+        lacks_calls = group.has_tools and not any(turn.calls for turn in turns)
+        try:
+            if group.damage:
+                raise DamagedError(group.damage)
+            if turns:
+                conversation = conversation_of(group.place, turns, group.metadata)
+                yield replace(conversation, notes=(_LACKS_CALLS,)) if lacks_calls else conversation
+        except DamagedError as error:
+            yield Damage(group.place, str(error))
 
 
 def _merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
@@ -102,23 +98,15 @@ def _merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
 _EXPORTS = (("resourceSpans", "scopeSpans", "spans"), ("resourceLogs", "scopeLogs", "logRecords"))
 
 
-def is_otel(item: Item) -> bool:
-    """Whether an object is a span, a log record, or an export of them."""
-    has_trace = "traceId" in item or "trace_id" in item or "context" in item
-    return any(outer in item for outer, *_ in _EXPORTS) or (has_trace and "attributes" in item)
-
-
 @dataclass
 class _Span:
     """A span, or a log record, which has one event and no attributes of its own."""
 
     place: str
-    trace: str
-    id: str
+    key: tuple[str, str]
     start: str
     attributes: Item
     events: list[tuple[str, Item]]
-    has_failed: bool
 
 
 def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
@@ -139,17 +127,17 @@ def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
     for span in spans:
         identity = span.attributes.get("gen_ai.conversation.id") or span.attributes.get("session.id")
         if isinstance(identity, str) and identity:
-            conversations.setdefault(span.trace, identity)
-        events.setdefault((span.trace, span.id), []).extend(span.events)
+            conversations.setdefault(span.key[0], identity)
+        events.setdefault(span.key, []).extend(span.events)
     groups: dict[str, _Group] = {}
     for span in spans:
-        group = groups.setdefault(conversations.get(span.trace, span.trace), _Group(span.place))
+        group = groups.setdefault(conversations.get(span.key[0], span.key[0]), _Group(span.place))
         group.has_tools |= span.attributes.get("gen_ai.operation.name") == "execute_tool"
-        if span.has_failed:
+        if has_failed(span.attributes):
             group.failed_ids.add(str(span.attributes.get("gen_ai.tool.call.id")))
         try:
             # The events of a span that is not in the log stand for the span.
-            turns = _turns_of_span(span.attributes, events.pop((span.trace, span.id), []))
+            turns = _turns_of_span(span.attributes, events.pop(span.key, []))
         except DamagedError as error:
             group.damage = group.damage or str(error)
             continue
@@ -205,9 +193,8 @@ def _span(place: str, record: Any) -> _Span:
             for event in _list(record, "events")
             if isinstance(event, dict)
         ]
-    outcome = {**attributes, "status": record.get("status")}
-    failed = "gen_ai.tool.call.id" in attributes and has_failed(outcome)
-    return _Span(place, trace, str(identity), str(start).rjust(20, "0"), attributes, events, failed)
+    attributes = {**attributes, "status": record.get("status")}
+    return _Span(place, (trace, str(identity)), str(start).rjust(20, "0"), attributes, events)
 
 
 def _first(item: Item, *names: str) -> Any:
@@ -290,14 +277,6 @@ def _turns_of_event(name: str, event: Item) -> list[Turn]:
 
 
 # ---- Langfuse
-
-
-def is_langfuse(item: Item) -> bool:
-    """Whether an object is a trace with observations, an observation, or a page of either."""
-    page = item.get("data")
-    if isinstance(page, list):
-        return any(isinstance(entry, dict) and is_langfuse(entry) for entry in page)
-    return "observations" in item or ("type" in item and "traceId" in item)
 
 
 def read_langfuse(documents: Iterable[Document | Damage]) -> Conversations:
