@@ -286,17 +286,17 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
     """Sum the recorded usage of one side's messages in a trace; zero calls if no message records usage."""
-    total = NO_USAGE
+    sums, cost = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0), 0.0
+    is_priced = True
     for message in trace:
-        usage = getattr(message, "usage", None)
-        if message.role == role and isinstance(usage, dict):
-            total += Usage(
-                prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
-                completion_tokens=parse_token_count(usage.get("completion_tokens")),
-                cached_tokens=parse_cached_tokens(usage),
-                cost=parse_dollars(getattr(message, "cost", None)),
-            )
-    return total
+        if message.role == role and isinstance(usage := getattr(message, "usage", None), dict):
+            dollars = parse_dollars(getattr(message, "cost", None))
+            cost, is_priced = cost + (dollars or 0.0), is_priced and dollars is not None
+            sums["calls"] += 1
+            sums["prompt_tokens"] += parse_token_count(usage.get("prompt_tokens"))
+            sums["completion_tokens"] += parse_token_count(usage.get("completion_tokens"))
+            sums["cached_tokens"] += parse_cached_tokens(usage)
+    return Usage(**sums, cost=cost if is_priced else None)
 
 
 def answer_seconds(trace: Iterable[Message]) -> float | None:

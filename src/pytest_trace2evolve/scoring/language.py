@@ -32,18 +32,16 @@ _REPEATED_MARKS = re.compile(r"([^\w\s])\1{3,}")
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
 
 
-def sentences(text: str) -> Iterator[str]:
-    """Yield the non-empty sentences of a message in order.
+@functools.lru_cache(maxsize=512)
+def sentences(text: str) -> tuple[str, ...]:
+    """Return the non-empty sentences of a message in order.
 
     A run of white space becomes one space, and a run of the same punctuation mark is cut to three. The
     message is cut to `MAX_TEXT_LENGTH` characters and each sentence to `MAX_SENTENCE_LENGTH` characters.
     """
     lines = (" ".join(line.split()) for line in text[:MAX_TEXT_LENGTH].replace("’", "'").splitlines())
-    for sentence in _SENTENCE_ENDS.split(
-        _REPEATED_MARKS.sub(r"\1\1\1", "\n".join(line for line in lines if line))
-    ):
-        if sentence:
-            yield sentence[:MAX_SENTENCE_LENGTH]
+    parts = _SENTENCE_ENDS.split(_REPEATED_MARKS.sub(r"\1\1\1", "\n".join(line for line in lines if line)))
+    return tuple(part[:MAX_SENTENCE_LENGTH] for part in parts if part)
 
 
 _LEADING_MARKS = " *_\"'“”()[]-–—.,;:!…>#"
@@ -174,7 +172,7 @@ def asks_for_yes(text: str) -> bool:
 
 def leaves_open(text: str) -> bool:
     """Whether a customer's message withdraws or postpones an earlier agreement, or may do so."""
-    all_sentences = list(sentences(text.lower()))
+    all_sentences = sentences(text.lower())
     if any("?" in sentence or _DOUBTS.search(sentence) for sentence in all_sentences):
         return True
     return bool(all_sentences and _REFUSAL.match(all_sentences[0].lstrip(_LEADING_MARKS)))
@@ -244,31 +242,33 @@ class Claim:
 
 def find_claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
     """Yield the claims in a text that something has been done, at most one per clause."""
+    words = [{*promise.phrases, *promise.verbs, *promise.nouns} for promise in promises]
+    all_words = set().union(*words)
     for sentence in sentences(text):
         if sentence.rstrip("*_ ").endswith("?"):
             continue
-        for clause in _CLAUSE_ENDS.split(sentence):
+        lower_sentence = sentence.lower()
+        # A promise cannot match without one of its words, and the search is slow.
+        sentence_words = [word for word in all_words if word in lower_sentence]
+        for clause in _CLAUSE_ENDS.split(sentence) if sentence_words else ():
             lower_clause = clause.lower()
-            promise_indices = []
+            clause_words = [word for word in sentence_words if word in lower_clause]
+            found = []
             for index, promise in enumerate(promises):
-                if not any(
-                    word in lower_clause for word in (*promise.phrases, *promise.verbs, *promise.nouns)
-                ):
-                    continue  # a promise cannot match without one of its words, and the search is slow
+                if words[index].isdisjoint(clause_words):
+                    continue
                 match = _claim_pattern(promise).search(lower_clause)
                 if (
                     match
                     and not _NOT_DONE_WORDS.search(lower_clause[: match.start()])
                     and _is_about(promise, lower_clause, match)
                 ):
-                    promise_indices.append(index)
-            if len(promise_indices) > 1:
-                promise_indices = [
-                    index for index in promise_indices if not promises[index].vague
-                ] or promise_indices
-            if promise_indices:
+                    found.append(index)
+            if len(found) > 1:
+                found = [index for index in found if not promises[index].vague] or found
+            if found:
                 is_about_past = bool(re.search(r"\b(?:already|previously)\b", lower_clause))
-                yield Claim(tuple(promise_indices), clause.strip(), is_about_past)
+                yield Claim(tuple(found), clause.strip(), is_about_past)
 
 
 def _is_about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
