@@ -147,7 +147,6 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
         "adapter_config.json",
         "adapter_model.safetensors",
         "curve.json",
-        "curve.svg",
         "manifest.json",
     ]
     manifest = adapters[CAPABILITY].manifest

@@ -35,7 +35,6 @@ from pytest_trace2evolve.report.formatting import (
 )
 from pytest_trace2evolve.report.view import view_page
 from pytest_trace2evolve.training.heldout import reward_change, top_change
-from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -268,7 +267,7 @@ def _change_cells(change: RewardChange) -> tuple[str, str]:
 
 def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
     """Summarize the last steps of a training run in a few words, for its progress bar."""
-    recent_steps = curve[-SMOOTHED_STEPS:]
+    recent_steps = curve[-5:]
     reward = sum(step["reward"] for step in recent_steps) / len(recent_steps)
     informative = sum(step["informative"] for step in recent_steps) / len(recent_steps)
     kl = next((step["kl"] for step in reversed(curve) if step.get("kl") is not None), None)

@@ -47,7 +47,6 @@ from pytest_trace2evolve.training.heldout import (
 from pytest_trace2evolve.training.recipe import Recipe, check_count, read_recipe
 from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.optional import check_installed
-from pytest_trace2evolve.utils.plots import draw_training_curve
 from pytest_trace2evolve.utils.resources import embedded_model, template_folder
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ if TYPE_CHECKING:
 MAX_SMALL_BASE_BYTES = 1 << 28
 """Maximum bytes of a base's weights at which a second server is started, because it needs little memory."""
 
-CURVE_FILE, PLOT_FILE = "curve.json", "curve.svg"
-"""Files next to the weights: the figures of each step, and a plot of them."""
+CURVE_FILE = "curve.json"
+"""The file next to the weights with the figures of each step."""
 
 _ADAPTER_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -241,8 +240,8 @@ def check_packages() -> None:
     Raises:
         MissingExtraError: a package is not installed.
     """
-    for package, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
-        check_installed(package, extra=extra)
+    for package in ("trl", "peft"):
+        check_installed(package, extra="train")
 
 
 def train_adapter(
@@ -389,6 +388,5 @@ def _write_records(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / CURVE_FILE).write_text(json.dumps(training_result.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PLOT_FILE).write_bytes(draw_training_curve(training_result.curve, title=spec.name))
     # The manifest marks the folder as an adapter, so it is written last.
     (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
