@@ -50,8 +50,8 @@ def test_six_of_ten_tasks_that_broke_are_never_no_harm(actions: bool) -> None:
     if actions:
         assert verdict.reason == (
             "harm suspected: reward_drop (p = 0.0156), action_match (p = 0.0156), "
-            "read_action_match (p = 0.0156), task_regressions (p = 1.0000); 10 tasks cannot detect a drop of "
-            f"20 points (detectable: {verdict.reason.partition('detectable: ')[2]}"
+            "read_action_match (p = 0.0156), task_regressions (6 broken, 0 fixed); 10 tasks cannot detect "
+            f"a drop of 20 points (detectable: {verdict.reason.partition('detectable: ')[2]}"
         )
 
 

@@ -21,7 +21,7 @@ from pytest_trace2evolve.gate.protocols import (
     Policy,
     Question,
 )
-from pytest_trace2evolve.gate.tallies import MIN_MEASURED, PASS_RATE, REWARD, Tally, mean_of
+from pytest_trace2evolve.gate.tallies import MIN_MEASURED, PASS_RATE, REGRESSIONS, REWARD, Tally, mean_of
 from pytest_trace2evolve.gate.usage import usage_ratios
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
@@ -418,7 +418,7 @@ def _guard_reason(
     undecided_checks = [
         (check.detail if check.id == _BASELINE_RERUN else check.id)
         if check.p is None
-        else f"{check.id} (p = {check.p:.4f})"
+        else f"{check.id} ({check.detail if check.id == REGRESSIONS else f'p = {check.p:.4f}'})"
         for check in results
         if check.status is CheckStatus.UNDECIDED
     ]
