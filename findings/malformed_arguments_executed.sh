@@ -8,7 +8,7 @@
 # Observed:  each framework runs the tool, and its result in the conversation is a plain success. Strands and the Agent
 #            Framework run it with the defaults: the model wanted order 7, and all orders are cancelled. smolagents
 #            passes the whole unparsed text as the first argument. In the next request of Strands, the model's own call
-#            has the arguments {} instead of those that it wrote.
+#            has the arguments {} instead of those that it wrote; its log has a warning.
 # Source:    strands/event_loop/streaming.py, handle_content_block_stop; agent_framework/_types.py,
 #            Content.parse_arguments, whose key "raw" the tool's validation drops; smolagents/models.py,
 #            parse_json_if_needed, and agents.py, execute_tool_call.
@@ -46,7 +46,8 @@ class Completions(BaseHTTPRequestHandler):
         if is_first:
             message["tool_calls"] = [{**CALL, "index": 0} if request.get("stream") else CALL]
         reason = "tool_calls" if is_first else "stop"
-        answer = {"id": "c", "created": 1, "model": "any", "object": "chat.completion"}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        answer = {"id": "c", "created": 1, "model": "any", "object": "chat.completion", "usage": usage}
         if request.get("stream"):
             answer["object"] += ".chunk"
             choices = ({"index": 0, "delta": message}, {"index": 0, "delta": {}, "finish_reason": reason})
