@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-MAX_NODES = 1024
+MAX_NODES = 2048
 """Maximum number of nodes in a tree of several rollouts, because attention covers all pairs of nodes."""
 
 
