@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: browser docs install test test-fast test-libraries check demo demo-model dist clean
+.PHONY: bench browser docs install test test-fast test-libraries check demo demo-model dist clean
 
 install: $(STAMP)
 
@@ -52,6 +52,12 @@ test-libraries: $(LIBRARIES)/.installed
 browser: install
 	command -v chromium > /dev/null || apt-get install -qq -y --no-install-recommends chromium > /dev/null
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
+
+# What calls, comparisons and sessions cost, next to a bare client: minutes on two cores.
+bench: install
+	$(BIN)/python benchmarks/live.py
+	$(BIN)/python benchmarks/compare.py --tasks 114 --trials 8
+	$(BIN)/python benchmarks/session.py
 
 # The rooms whose tests start no session, server or training.
 FAST := records scoring gate evidence project engine models agents judges formats unit

@@ -1,10 +1,11 @@
 """Live simulations against a slow endpoint: how much of the ideal rate is reached, and what a call costs.
 
-    python benchmarks/live.py [--only TEXT] [--latency 0.3]
+    python benchmarks/live.py [--only TEXT] [--latency 0.3] [--simulations N]
 
 Each simulation of τ² retail takes 19 model calls (13 of the agent, 6 of the user). The ideal is
 latency × calls / concurrency; start-up is left out: the clock runs from the first request to the last answer.
-Memory is the largest sum over the processes of a session, looked at five times a second (Linux).
+Memory is the largest sum over the processes of a session, looked at five times a second (Linux). The floor is
+a bare aiohttp client that posts as many requests of the same size.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -105,15 +107,31 @@ def resident(leader: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def measure(folder: Path, latency: float, arguments: list[str]) -> Measured:
-    """Run one session against a server of its own."""
+FLOOR = """
+import asyncio, sys, aiohttp
+url, calls, concurrency, size = sys.argv[1], *map(int, sys.argv[2:])
+body = {"model": "m", "messages": [{"role": "system", "content": "<scenario>" + "x" * size}]}
+async def post(session, numbers):
+    for _ in numbers:
+        async with session.post(f"{url}/chat/completions", json=body) as answer:
+            await answer.json()
+async def main():
+    numbers = iter(range(calls))
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(post(session, numbers) for _ in range(concurrency)))
+asyncio.run(main())
+"""
+
+
+def measure(folder: Path, latency: float, arguments: list[str], floor: Sequence[int] = ()) -> Measured:
+    """Run one session, or the bare client with the arguments `floor`, against a server of its own."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(latency, theirs))
     server.start()
     url = ours.recv()
-    command = ["pytest", "-q", "--tb=no", "-rN", "--t2e-model=m", f"--t2e-base-url={url}", *arguments]
+    command = ["-m", "pytest", "-q", "--tb=no", "-rN", "--t2e-model=m", f"--t2e-base-url={url}", *arguments]
     child = subprocess.Popen(
-        [sys.executable, "-m", *command],
+        [sys.executable, *(["-c", FLOOR, url, *map(str, floor)] if floor else command)],
         cwd=folder,
         env={**os.environ, "OPENAI_API_KEY": "none"},
         stdout=subprocess.DEVNULL,
@@ -131,15 +149,11 @@ def measure(folder: Path, latency: float, arguments: list[str]) -> Measured:
     return Measured(calls, span, size, usage.ru_utime + usage.ru_stime, memory)
 
 
-SETTINGS: dict[str, tuple[int, int, list[str]]] = {
-    "8 at once": (64, 8, ["-pno:xdist", "--t2e-concurrency=8"]),
-    "64 at once": (64, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
-    "-n 2, 64 at once": (64, 64, ["-n2", "--t2e-concurrency=64"]),
-    "456 simulations, 64 at once": (456, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
-    "456 simulations, -n 2, 64 at once": (456, 64, ["-n2", "--t2e-concurrency=64"]),
-    "1,026 simulations, 64 at once": (1026, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
+SETTINGS = {  # simulations, and how many at once
+    "8 at once": (64, 8),
+    "64 at once": (64, 64),
+    "1,026 simulations, 64 at once": (1026, 64),
 }
-"""What is measured: simulations, how many at once, options."""
 
 
 def main() -> None:
@@ -147,22 +161,28 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--latency", type=float, default=0.3)
     parser.add_argument("--only", default="", help="settings whose name holds this")
+    parser.add_argument("--simulations", type=int, default=0, help="only so many simulations, 64 at once")
     options = parser.parse_args()
-    names = ("calls", "of ideal", "CPU, ms/call", "memory, MiB", "request, kB")
-    print("{:32} {:>7} {:>9} {:>13} {:>12} {:>12}".format("setting", *names))
-    for name, (simulations, concurrency, arguments) in SETTINGS.items():
+    names = ("calls", "of ideal", "floor", "CPU, ms/call", "floor", "memory, MiB", "request, kB")
+    print("{:32} {:>7} {:>9} {:>6} {:>13} {:>6} {:>12} {:>12}".format("setting", *names))
+    chosen = {f"{options.simulations:,}": (options.simulations, 64)} if options.simulations else SETTINGS
+    for name, (simulations, at_once) in chosen.items():
         if options.only not in name:
             continue
+        arguments = ["-pno:xdist", f"--t2e-concurrency={at_once}"]
         with tempfile.TemporaryDirectory() as folder:
             project(Path(folder), simulations)
             # Two simulations, so that every process has loaded what it needs: the rest is what calls cost.
             two = [f"suites/retail.toml::discovery::{task}" for task in (0, 1)]
             start = measure(Path(folder), 0.0, [*two, "--t2e-trials=1", *arguments])
             got = measure(Path(folder), options.latency, ["--t2e-fresh", *arguments])
-        share = options.latency * got.calls / concurrency / got.span
-        cpu = (got.cpu - start.cpu) * 1000 / (got.calls - start.calls)
-        figures = f"{got.calls:>7} {share:>9.2f} {cpu:>13.2f} {got.memory:>12.0f}"
-        print(f"{name:32} {figures} {got.size / 1000:>12.1f}", flush=True)
+            idle = measure(Path(folder), 0.0, [], (1, 1, 0))
+            bare = measure(Path(folder), options.latency, [], (got.calls, at_once, round(got.size)))
+        shares = [options.latency * run.calls / at_once / run.span for run in (got, bare)]
+        pairs = (got, start), (bare, idle)
+        cpu = [1000 * (run.cpu - first.cpu) / (run.calls - first.calls) for run, first in pairs]
+        figures = f"{got.calls:>7} {shares[0]:>9.2f} {shares[1]:>6.2f} {cpu[0]:>13.2f} {cpu[1]:>6.2f}"
+        print(f"{name:32} {figures} {got.memory:>12.0f} {got.size / 1000:>12.1f}", flush=True)
 
 
 if __name__ == "__main__":
