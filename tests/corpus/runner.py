@@ -94,7 +94,7 @@ def prepare(root: Path) -> None:
         for command in (
             ("trace2evolve", "lock"),
             (*session, "--candidate=v0", "--t2e-save-baseline=v0"),
-            (*session, "--candidate=v6", "--t2e-run-folder=run", "--t2e-summary=summary.json"),
+            (*session, "--candidate=v6", "--t2e-run-folder=run"),
             ("trace2evolve", "cases", "generate", "--seed=s", "--count=3", "--out=cases.jsonl"),
         ):
             done = sessions.run(root, *command)
@@ -134,7 +134,6 @@ def targets(root: Path) -> Iterator[Target]:
     yield command("capabilities", results, "json", "capabilities", "results.json", seeds=4, every=5)
     yield command("show", results, "json", "show", "results.json", task, seeds=10, every=2)
     yield command("promote", root / "run/verdict.json", "json", *promote, seeds=20)
-    yield command("comment", root / "summary.json", "json", "comment", "--pr=1", "--repo=a/b", "summary.json")
     yield command("lock", root / "suites/suites.lock", "json", "check", strict=False, seeds=10)
     yield reader("suite", root / "suites/hotel.toml", "toml", lambda: _project(root).suite("hotel"), seeds=25)
     yield reader("splits", root / "suites/_splits.toml", "toml", lambda: _project(root).splits)
