@@ -20,6 +20,7 @@ from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from tests.environments.test_grades import SEEDS as TRIES
 from tests.environments.test_grades import WAYS, Way
@@ -67,7 +68,7 @@ def digests() -> list[str]:
         kind(level, content) for content in Content for kind in BUILT_IN for level in DIFFICULTIES
     ]
     for source in ("first", "second"):
-        offer = make_offer("mine", source, "", WORLD)
+        offer = make_offer("mine", source, "", ("trace2evolve", "support"), Worlds())
         made += [offer.make(1, content) for content in Content]
     found = [generator.digest for generator in made]
     assert len(set(found)) == len(found) == 2 * (6 * 5 + 2)

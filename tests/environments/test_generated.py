@@ -23,12 +23,12 @@ pytestmark = pytest.mark.skipif(
     bool(isolation_problem()), reason=f"this platform cannot isolate code: {isolation_problem()}"
 )
 
-WORLD = Worlds().open("trace2evolve", "support")
+SUPPORT = ("trace2evolve", "support")
 
 
 @pytest.fixture(scope="module")
 def environments() -> Iterator[Environments]:
-    with closing(Environments({NAME: make_offer(NAME, GOOD, "traces parcels", WORLD)})) as found:
+    with closing(Environments({NAME: make_offer(NAME, GOOD, "traces parcels", SUPPORT, Worlds())})) as found:
         yield found
 
 
@@ -38,13 +38,13 @@ def test_a_module_plays_on_the_targets_own_tools(environments: Environments, dif
     task = generator.scenario(3)
     assert generator.scenario(3) == task
     results = [one for one in task.history if one.role == "tool"]
-    session = WORLD.open()
+    session = Worlds().open(*SUPPORT).open()
     session.initialise(task.initial_state)
     calls = [call for one in task.history for call in one.tool_calls or ()]
     assert [one.content for one in results] == [
         session.call(call.name, call.arguments, "assistant").content for call in calls
     ]
-    environment = ScenarioEnvironment(generator, WORLD)
+    environment = ScenarioEnvironment(generator, Worlds().open(*SUPPORT))
     environment.reset(3)
     for action in task.actions[len(calls) :]:
         assert environment.reward() in (0.0, 0.2)
@@ -101,7 +101,7 @@ def test_a_module_plays_on_the_targets_own_tools(environments: Environments, dif
 def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
     source: str, what: str, told_is: str
 ) -> None:
-    with closing(Environments({NAME: make_offer(NAME, source, "", WORLD)})) as found:
+    with closing(Environments({NAME: make_offer(NAME, source, "", SUPPORT, Worlds())})) as found:
         generator = found.generator(NAME, 1)
         with pytest.raises(GeneratorError) as caught:
             _ask(generator, what)
@@ -139,7 +139,7 @@ def test_a_trace_is_handed_over_as_plain_data() -> None:
 
 def admitted(source: str) -> AdmissionReport:
     """The report on a few scenarios of a module."""
-    with closing(Environments({NAME: make_offer(NAME, source, "", WORLD)})) as found:
+    with closing(Environments({NAME: make_offer(NAME, source, "", SUPPORT, Worlds())})) as found:
         return admit(found, NAME, seeds=3, first_seed=77)
 
 

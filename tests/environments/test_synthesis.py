@@ -202,16 +202,16 @@ def test_an_environment_of_another_world_has_its_tools_and_records(
 def test_a_world_that_takes_no_records_has_no_environment(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "mcp.py").write_text(
+    (project / "desk_server.py").write_text(
         "from pytest_trace2evolve import World\nworld = World.from_mcp('server', name='desk')\n"
     )
     (project / "tasks.yaml").write_text("- {id: t, user: {goal: Help me.}, expect: {says: [Hi]}}\n")
-    (project / "suites" / "desk.toml").write_text('world = "mcp:world"\ntasks = "tasks.yaml"\n')
+    (project / "suites" / "desk.toml").write_text('world = "desk_server:world"\ntasks = "tasks.yaml"\n')
     given = ["environment", "synthesize", NAME, "--writer", "w", "--description", "x", "--suite", "desk"]
     assert main(given) == 2
     assert capsys.readouterr().err.startswith(
-        "trace2evolve: no environment can be written for mcp (provider mcp:world): world 'desk' has no tool "
-        "that returns its database"
+        "trace2evolve: no environment can be written for desk_server (provider desk_server:world): "
+        "world 'desk' has no tool that returns its database"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.training.recipe import Recipe, VllmSettings, read_recipe, recipe_toml
-from pytest_trace2evolve.training.rollouts import scenario_rows
+from pytest_trace2evolve.training.rollouts import choose_scenarios
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
 )
 def test_each_family_is_trained_as_often_as_its_weight_asks_for(weights: dict[str, float], step: int) -> None:
     recipe = Recipe(groups=28, families=weights, rollouts=2)
-    rows = scenario_rows(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]
-    assert all(0 <= row["seed"] - recipe.first_scenario < recipe.scenarios + 14 for row in rows)
-    played = Counter(FAMILY_NAMES[row["seed"] % len(FAMILY_NAMES)] for row in rows)
+    scenarios = choose_scenarios(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]
+    assert all(0 <= scenario.seed - recipe.first_scenario < recipe.scenarios + 14 for scenario in scenarios)
+    played = Counter(FAMILY_NAMES[scenario.seed % len(FAMILY_NAMES)] for scenario in scenarios)
     for name in FAMILY_NAMES:
         assert abs(played[name] - 28 * weights.get(name, 0.0) / sum(weights.values())) < 1 + 1e-6
-    assert rows == scenario_rows(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]
+    assert scenarios == choose_scenarios(recipe, ["whole_tasks"], step, 0, 0, 28)[::2]

@@ -450,9 +450,9 @@ class RandomTools(HotelTools):
 
 
 def gold(*calls: tuple[str, dict[str, Any]]) -> Any:
-    from tests.scoring.test_forbidden_calls import task
+    from tests.scoring.test_calls import task
 
-    return task(calls=[{"name": name, "arguments": arguments} for name, arguments in calls])
+    return task(*({"name": name, "arguments": arguments} for name, arguments in calls))
 
 
 def test_tools_that_cannot_be_replayed_are_found() -> None:
