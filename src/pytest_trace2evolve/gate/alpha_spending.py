@@ -7,7 +7,7 @@ inequality with the weights of the Basel series, which add up to 1).
 More trials of the same claim continue its test. Analysis j of test k has level α_k·¾·(¼)^(j-1); these levels
 add up to α_k. The number of analyses need not be known beforehand (as in Lan and DeMets, Biometrika 1983). A
 later analysis may include the data of an earlier analysis or use fresh data alone, because Bonferroni's
-inequality holds for any dependence. Decision page 0006 gives the reasons for these weights.
+inequality holds for any dependence. `gate/claims.py` finds a run's test and analysis in the ledger.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""The domains that agents act in: τ²'s from two packages, and the support world."""
+"""The domains that agents act in: τ²'s, ToolSandbox's, the support world, and worlds of users (`plain`)."""
