@@ -27,7 +27,7 @@ from pytest_trace2evolve.cli.parser import (
 
 POLICY_OPTION = text_option("--policy", None, "gate policy (default: calibrated)")
 _EVIDENCE_KEYS = ("provider", "judge-base-url")
-RESCORE_OPTION = flag_option("--rescore", "score all results again, and forget the figures kept of them")
+RESCORE_OPTION = flag_option("--rescore", "score all results again, and delete all stored figures")
 MARGIN_OPTION = number_option("--margin", "M", "reward margin for goal hold", check_share)
 
 INIT = Command(

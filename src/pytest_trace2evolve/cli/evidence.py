@@ -43,7 +43,7 @@ def lock(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """Check the project's files and worlds, or an endpoint; warnings do not change the exit status."""
     if options.model is not None:
-        from pytest_trace2evolve.cli.doctor import check_endpoint
+        from pytest_trace2evolve.cli.endpoint import check_endpoint
 
         return check_endpoint(options)
     from pytest_trace2evolve.session.check import check_project

@@ -93,7 +93,7 @@ def read_figures(key: str, paths: Sequence[Path], worlds: "Worlds") -> LoadedEvi
 
 
 def store_figures(key: str, loaded: LoadedEvidence, worlds: "Worlds") -> None:
-    """Store the figures of results, and delete old ones. A project's own world may change unseen: not its."""
+    """Store the figures of results from built-in worlds, whose version is known, and delete old figures."""
     is_built_in = all(name in _PROVIDERS and worlds.is_built_in(name) for name in loaded.providers)
     if not (key and is_built_in):
         return

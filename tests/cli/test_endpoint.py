@@ -18,7 +18,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "good")
 
 
-def doctor(capsys: pytest.CaptureFixture[str], answer: Answer) -> tuple[int, list[str], str]:
+def check(capsys: pytest.CaptureFixture[str], answer: Answer) -> tuple[int, list[str], str]:
     """The exit status, the lines, and the URL of the endpoint."""
 
     def reply(method: str, record: Any) -> tuple[int, bytes]:
@@ -46,7 +46,7 @@ def capable(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def test_an_endpoint_with_every_feature(capsys: pytest.CaptureFixture[str]) -> None:
-    status, lines, _ = doctor(capsys, capable)
+    status, lines, _ = check(capsys, capable)
     assert status == 0
     names = ("plain", "tools", "forced tool", "two calls at once", "long history", "seed")
     assert lines == [f"{name} works" for name in names]
@@ -54,7 +54,7 @@ def test_an_endpoint_with_every_feature(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_an_endpoint_that_ignores_everything(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = itertools.count()
-    status, lines, url = doctor(
+    status, lines, url = check(
         capsys, lambda record: completion(f"Number {next(numbers)}.", prompt_tokens=len(record["messages"]))
     )
     assert status == 1
@@ -76,7 +76,7 @@ def test_an_endpoint_that_refuses_tools(capsys: pytest.CaptureFixture[str]) -> N
             return 400, {"error": {"message": "m does not support tools", "type": "api_error"}}
         return completion("The sea.")
 
-    status, lines, url = doctor(capsys, answer)
+    status, lines, url = check(capsys, answer)
     assert status == 1
     problem = f"{url} rejects the request to model 'm': unknown error of the endpoint: 400 m does not support"
     assert [line.split(problem)[0] for line in lines] == [
@@ -90,7 +90,7 @@ def test_an_endpoint_that_refuses_tools(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_an_endpoint_that_refuses_the_key_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    status, lines, url = doctor(capsys, lambda record: (401, {"error": {"message": "No such key."}}))
+    status, lines, url = check(capsys, lambda record: (401, {"error": {"message": "No such key."}}))
     assert status == 1
     assert lines == [f"plain refused {url} rejects model 'm': 401 No such key.; check OPENAI_API_KEY"]
 
