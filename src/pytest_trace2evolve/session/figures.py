@@ -6,7 +6,6 @@ the results, the code of the scorer and the own checks from which they were comp
 
 import contextlib
 import functools
-import importlib.metadata
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.optional import installed_version
 from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, read_text
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _scorer_digest() -> str:
         for path in (package / name).rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    return digest([files, [importlib.metadata.version(name) for name in _PROVIDERS.values()]])
+    return digest([files, [installed_version(name) for name in _PROVIDERS.values()]])
 
 
 def read_figures(key: str, paths: Sequence[Path], worlds: "Worlds") -> LoadedEvidence | None:

@@ -52,15 +52,17 @@ def import_quietly(module: str) -> ModuleType:
         return importlib.import_module(module)
 
 
+def installed_version(distribution: str) -> str:
+    """Return the version of an installed distribution; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def model_package_versions() -> dict[str, str]:
     """Return the installed versions of `MODEL_PACKAGES`; a package that is not installed has version ''."""
-    versions = dict.fromkeys(MODEL_PACKAGES, "")
-    for name in MODEL_PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {name: installed_version(name) for name in MODEL_PACKAGES}
 
 
 def entry_points(
