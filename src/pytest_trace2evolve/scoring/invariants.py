@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -163,6 +163,25 @@ def owner_of(call: AnsweredCall, target: RecordKey, record: Mapping[str, Any], r
     )
 
 
+class _Answer(NamedTuple):
+    """What the customer has said to the agent's last words.
+
+    Attributes:
+        words: The customer's words.
+        latest_text, earlier_text: The agent's words right before them, and those before.
+        message: The customer's last message alone.
+    """
+
+    words: str
+    latest_text: str
+    earlier_text: str
+    message: str
+
+    @property
+    def is_yes(self) -> bool:
+        return says_yes(self.words, is_asked=asks_for_yes(self.latest_text))
+
+
 _Breach = tuple[Invariant, str]
 
 
@@ -179,42 +198,37 @@ class _Checker:
         past_statuses: All statuses that records had so far.
         read_records: Records that a result has shown.
         done_calls: Tools that succeeded, or may have succeeded, each with the record that the call named.
-        last_answer: The customer's last words, the agent's words right before them, and the agent's earlier
-            words.
+        answers: The answer of each message of the customer, from the last one before the identification on.
         agent_texts: The agent's words since the customer's last words.
         earlier_agent_texts: The agent's words from the identification of the customer up to the customer's
             last words.
-        agreed_text: The agent's text that the customer last agreed to; empty once the customer voices a
-            doubt.
-        is_acting: Whether the agent has begun to carry out `agreed_text`.
+        answers_at_write: The number of `answers` when the agent last called a tool that writes.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.customer: str | None = None
-        self.has_reached_record = self.is_identified = self.is_acting = False
+        self.has_reached_record = self.is_identified = False
         self.owners: dict[RecordKey, str] = {}
         self.statuses: dict[RecordKey, str] = {}
         self.past_statuses: set[tuple[RecordKey, str]] = set()
         self.read_records: set[RecordKey] = set()
         self.done_calls: set[tuple[str, RecordKey | None]] = set()
-        self.last_answer: tuple[str, str, str] | None = None
+        self.answers: list[_Answer] = []
+        self.answers_at_write = 0
         self.agent_texts: list[str] = []
         self.earlier_agent_texts: list[str] = []
-        self.agreed_text = ""
 
     def add_customer_text(self, text: str) -> None:
         """Record the customer's words as the answer to the agent's last words."""
-        if self.agent_texts or self.last_answer is None:
-            self.last_answer = (text, "\n".join(self.agent_texts), "\n".join(self.earlier_agent_texts))
+        if self.agent_texts or not self.answers:
+            agent_texts = "\n".join(self.agent_texts), "\n".join(self.earlier_agent_texts)
+            self.answers.append(_Answer(text, *agent_texts, text))
             self.earlier_agent_texts += self.agent_texts
             self.agent_texts = []
         else:
-            self.last_answer = (f"{self.last_answer[0]}\n{text}", *self.last_answer[1:])
-        if says_yes(self.last_answer[0], is_asked=asks_for_yes(self.last_answer[1])):
-            self.agreed_text, self.is_acting = self.last_answer[1], False
-        elif leaves_open(text):
-            self.agreed_text = ""
+            last = self.answers[-1]
+            self.answers.append(last._replace(words=f"{last.words}\n{text}", message=text))
 
     def breaches_of(self, call: AnsweredCall) -> Iterator[_Breach]:
         """Yield the breaches of one call, given the facts known when it was made."""
@@ -251,38 +265,42 @@ class _Checker:
         consent covers only the records that the agreed text names. A record that a call creates has no id
         beforehand, so consent then covers the calls with an argument that the agreed text names.
         """
-        if self.last_answer is None:
+        if not self.answers:
             return "the customer had not said anything"
-        customer_text, latest_text, earlier_text = self.last_answer
-        if not says_yes(customer_text, is_asked=asks_for_yes(latest_text)):
+        answer = self.answers[-1]
+        if not answer.is_yes:
             name_pattern = beginnings_pattern(writing.named)
+            agreed_text, is_acting = self._agreement()
             is_meant = (
-                self._is_agreed(writing, call, key)
-                if self.is_acting
-                else name_pattern.search(latest_text.lower())
+                _names_record(agreed_text, writing, call, key)
+                if is_acting
+                else name_pattern.search(answer.latest_text.lower())
             )
-            if is_meant and name_pattern.search(self.agreed_text.lower()):
+            if is_meant and name_pattern.search(agreed_text.lower()):
                 return ""
-            return f"the customer's last words are not a yes: {_quote(customer_text)}"
-        if not was_proposed(writing.named, latest_text, earlier_text):
+            return f"the customer's last words are not a yes: {_quote(answer.words)}"
+        if not was_proposed(writing.named, answer.latest_text, answer.earlier_text):
             return "the customer said yes, but the agent had not named the action"
         return ""
 
-    def _is_agreed(self, writing: Writing, call: ToolCall, key: str) -> bool:
-        """Whether the agreed text names the record of a call, or an argument of a call that creates one."""
-        if not writing.creates:
-            return key.strip("#") in self.agreed_text
-        values = filter(None, map(id_text, call.arguments.values()))
-        return any(
-            re.search(rf"(?<!\w){re.escape(value)}(?!\w)", self.agreed_text, re.IGNORECASE)
-            for value in values
-        )
+    def _agreement(self) -> tuple[str, bool]:
+        """Return the agent's text that the customer last agreed to, and whether the agent has begun to act.
+
+        The text is empty if the customer has voiced a doubt since.
+        """
+        for number, answer in reversed([*enumerate(self.answers)]):
+            if answer.is_yes:
+                return answer.latest_text, self.answers_at_write > number
+            if leaves_open(answer.message):
+                break
+        return "", False
 
     def add_result(self, call: AnsweredCall) -> None:
         """Record the facts that the result of a call shows."""
         name, rules = call.tool_call.name, self.rules
         writing = rules.writes.get(name)
-        self.is_acting = self.is_acting or writing is not None
+        if writing is not None:
+            self.answers_at_write = len(self.answers)
         target, record = target_of(call, rules), record_in_result(call, rules)
         has_created_nothing = writing is not None and not writing.argument and target is None
         if call.outcome is Outcome.UNKNOWN or (call.outcome is Outcome.DONE and not has_created_nothing):
@@ -308,8 +326,9 @@ class _Checker:
             return
         if not self.is_identified:
             # Earlier messages are neither proposals to this customer nor answers to one.
-            self.agent_texts, self.earlier_agent_texts, self.agreed_text = [], [], ""
-            self.last_answer = self.last_answer and (self.last_answer[0], "", "")
+            self.agent_texts, self.earlier_agent_texts = [], []
+            self.answers = [last._replace(latest_text="", earlier_text="") for last in self.answers[-1:]]
+            self.answers_at_write = 0
         self.is_identified = True
         if not is_done:
             return
@@ -362,6 +381,14 @@ class _Checker:
                 f"ids[{table!r}] of the world's rules: {pattern!r} is not a regular expression ({error}); "
                 "correct it"
             ) from None
+
+
+def _names_record(text: str, writing: Writing, call: ToolCall, key: str) -> bool:
+    """Whether a text names the record of a call, or an argument of a call that creates one."""
+    if not writing.creates:
+        return key.strip("#") in text
+    values = filter(None, map(id_text, call.arguments.values()))
+    return any(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) for value in values)
 
 
 def _quote(text: str) -> str:
