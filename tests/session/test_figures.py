@@ -1,13 +1,15 @@
 """Figures of recorded results: kept on this machine, and recomputed whenever they may not be right."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.session import evidence_sources
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.session import evidence_sources, figures
 from pytest_trace2evolve.session.evidence_sources import load_evidence
 from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -58,6 +60,60 @@ def test_results_are_scored_once_and_read_alike(
     assert scored() == 4
     assert copied.sides[0].simulations == first.sides[0].simulations
     assert copied.notes != first.notes
+
+
+def test_no_provider_needs_to_be_installed(
+    tmp_path: Path, cache: Path, worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    providers = figures._PROVIDERS | {"another": "a-distribution-that-is-not-installed"}
+    monkeypatch.setattr(figures, "_PROVIDERS", providers)
+    figures._scorer_digest.cache_clear()
+    assert len(load_evidence([results(tmp_path / "base.json")], worlds).sides[0].simulations) == 4
+    figures._scorer_digest.cache_clear()
+
+
+def as_folder(path: Path) -> Path:
+    """The simulations of a results file in a folder, one file each."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    folder = path.with_suffix("")
+    (folder / "simulations").mkdir(parents=True)
+    for simulation in content.pop("simulations"):
+        (folder / "simulations" / f"{simulation['id']}.json").write_text(json.dumps(simulation))
+    (folder / "results.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_folder_is_scored_like_a_file_but_a_trace_at_a_time(
+    tmp_path: Path, cache: Path, worlds: Worlds
+) -> None:
+    path, count, size = results(tmp_path / "base.json", 40), 40, 200_000
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for number, simulation in enumerate(content["simulations"]):
+        simulation["messages"][1]["content"] = f"{number} ".ljust(size, "x")
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (of_file,) = load_evidence([path], worlds).sides
+    folder = as_folder(path)
+    tracemalloc.start()
+    try:
+        (of_folder,) = load_evidence([folder], worlds).sides
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sorted(of_folder.simulations, key=str) == sorted(of_file.simulations, key=str)
+    assert peak < count * size / 2
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_damaged_simulation_of_a_folder_leaves_no_figure(
+    number: int, tmp_path: Path, cache: Path, worlds: Worlds
+) -> None:
+    folder = as_folder(results(tmp_path / "base.json"))
+    file = sorted((folder / "simulations").iterdir())[number]
+    record = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(record | {"termination_reason": None}), encoding="utf-8")
+    with pytest.raises(ResultsError, match=rf"1 of 4 simulations have no termination_reason .*{file.stem}"):
+        load_evidence([folder], worlds)
+    assert not cache.exists()
 
 
 def test_changed_results_are_scored_again(tmp_path: Path, cache: Path, scored: Count, worlds: Worlds) -> None:

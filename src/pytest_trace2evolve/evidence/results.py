@@ -1,6 +1,6 @@
 """Reads tau2's results files in all their forms, and rejects files that cannot be trusted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,16 @@ OWN_BLOCK_KEY = "trace2evolve"
 class ResultsFile:
     """A results file: its simulations, and the embedded tasks that the simulations ran.
 
-    `header` holds everything but tasks and simulations, unchanged from the file.
+    Attributes:
+        header: Everything but tasks and simulations, unchanged from the file.
+        simulations: The simulations in the order of the file. Those of a folder may be read and checked only
+            when they are iterated over.
     """
 
     path: Path
     header: dict[str, Any]
     tasks: dict[str, Task]
-    simulations: tuple[Simulation, ...]
+    simulations: Iterable[Simulation]
 
     @property
     def info(self) -> dict[str, Any]:
@@ -69,11 +72,13 @@ def decode_results(path: Path) -> Any:
     return read_json(path, ResultsError, max_bytes=MAX_RESULTS_BYTES)
 
 
-def read_results(path: Path, decoded: Any = None) -> ResultsFile:
+def read_results(path: Path, decoded: Any = None, *, streams: bool = False) -> ResultsFile:
     """Read `.json`, `.json.gz`, or a folder of `results.json` and `simulations/*.json`.
 
     Args:
         decoded: The result of `decode_results` for the path of a file, if already available.
+        streams: Whether the simulations of a folder are read each time that they are iterated over, so that
+            memory holds one at a time. Then only iterating raises the errors in them.
 
     Raises:
         ResultsError: the file is missing, damaged or not a results file, or holds a number that is not
@@ -84,24 +89,15 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
     content = decode_results(header_path) if decoded is None or header_path != path else decoded
     if not isinstance(content, dict):
         raise ResultsError(f"{path}: contains a JSON {type(content).__name__}, expected a results object")
-    lists: dict[str, Any] = {
-        "tasks": content.get("tasks"),
-        SIMULATIONS_KEY: _read_folder(path, folder, content) if folder else content.get(SIMULATIONS_KEY),
-    }
-    for name, items in lists.items():
-        if not isinstance(items, list):
-            raise ResultsError(f"{path}: has no list {name!r}; expected a results file of tau2")
-    tasks = _parse_tasks(path, lists["tasks"])
-    simulations = _parse_simulations(path, lists[SIMULATIONS_KEY])
-    for simulation in simulations:
-        if simulation.task_id not in tasks:
-            raise ResultsError(
-                f"{path}: simulation {simulation.id!r} ran task {simulation.task_id!r}, "
-                "which is not in the file"
-            )
-    _check_recorded_checks(path, simulations, tasks)
-    header = {key: value for key, value in content.items() if key not in lists}
-    return ResultsFile(path=path, header=header, tasks=tasks, simulations=simulations)
+    records = _list_files(path, folder, content) if folder else content.get(SIMULATIONS_KEY)
+    tasks = content.get("tasks")
+    if not isinstance(tasks, list) or not isinstance(records, list):
+        name = SIMULATIONS_KEY if isinstance(tasks, list) else "tasks"
+        raise ResultsError(f"{path}: has no list {name!r}; expected a results file of tau2")
+    simulations = _Simulations(path, records, _parse_tasks(path, tasks))
+    header = {key: value for key, value in content.items() if key not in ("tasks", SIMULATIONS_KEY)}
+    kept = simulations if streams and folder else tuple(simulations)
+    return ResultsFile(path=path, header=header, tasks=simulations.tasks, simulations=kept)
 
 
 def traces_digest(path: Path) -> str:
@@ -118,7 +114,44 @@ def traces_digest(path: Path) -> str:
     )
 
 
-def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
+class TrialNumbers:
+    """Numbers the trials of one candidate's simulations, which are added one by one."""
+
+    def __init__(self) -> None:
+        self._simulations: dict[str, tuple[Path, str, int | None]] = {}
+
+    def add(self, path: Path, simulation: Simulation) -> None:
+        """Add a simulation of the file at a path. Raises `ResultsError` if its id occurs twice."""
+        if simulation.id in self._simulations:
+            first = self._simulations[simulation.id][0]
+            place = f"{path}; ids must differ" if first == path else f"{first} and {path}; give each run once"
+            raise ResultsError(f"simulation {simulation.id!r} occurs twice in {place}")
+        self._simulations[simulation.id] = path, simulation.task_id, simulation.trial
+
+    def numbers(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        """Return the trial of each simulation by its id, and notes on renumbered trials.
+
+        Trials are renumbered if numbers clash or are missing, so that each task has each trial once.
+        """
+        simulations = self._simulations
+        keys = {(task, trial) for _, task, trial in simulations.values()}
+        recorded = {id: trial for id, (_, _, trial) in simulations.items() if trial is not None}
+        if len(keys) == len(simulations) == len(recorded):
+            return recorded, ()
+        counts: dict[str, int] = {}
+        renumbered = {}
+        for id, (_, task, _) in simulations.items():
+            renumbered[id] = counts.get(task, 0)
+            counts[task] = renumbered[id] + 1
+        max_trials = max(counts.values())
+        if len(keys) == len(simulations) and max_trials == 1:
+            return renumbered, ()  # one unnumbered simulation per task becomes trial 0 without a note
+        names = ", ".join(path.name for path in dict.fromkeys(path for path, _, _ in simulations.values()))
+        note = f"{names}: trials renumbered 0 to {max_trials - 1}, since files or simulations share numbers"
+        return renumbered, (note,)
+
+
+def combine_results(files: Iterable[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
     """Combine the simulations of one candidate's files, renumbering trials if numbers clash or are missing.
 
     Returns:
@@ -127,64 +160,45 @@ def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...
     Raises:
         ResultsError: a simulation id occurs twice.
     """
-    paths: dict[str, Path] = {}
+    trials, simulations = TrialNumbers(), []
     for file in files:
         for simulation in file.simulations:
-            if simulation.id in paths:
-                places = f"in {paths[simulation.id]} and {file.path}; give each run once"
-                if paths[simulation.id] == file.path:
-                    places = f"in {file.path}; ids must differ"
-                raise ResultsError(f"simulation {simulation.id!r} occurs twice {places}")
-            paths[simulation.id] = file.path
-    simulations = [simulation for file in files for simulation in file.simulations]
-    keys = {(simulation.task_id, simulation.trial) for simulation in simulations}
-    if len(keys) == len(simulations) and all(trial is not None for _, trial in keys):
-        return tuple(simulations), ()
-    trials: dict[str, int] = {}
-    renumbered = []
-    for simulation in simulations:
-        trial = trials.get(simulation.task_id, 0)
-        trials[simulation.task_id] = trial + 1
-        renumbered.append(simulation.model_copy(update={"trial": trial}))
-    max_trials = max(trials.values())
-    if len(keys) == len(simulations) and max_trials == 1:
-        return tuple(renumbered), ()  # one unnumbered simulation per task becomes trial 0 without a note
-    names = ", ".join(file.path.name for file in files)
-    note = f"{names}: trials renumbered 0 to {max_trials - 1}, since files or simulations share numbers"
-    return tuple(renumbered), (note,)
+            trials.add(file.path, simulation)
+            simulations.append(simulation)
+    numbers, notes = trials.numbers()
+    return tuple(
+        simulation.model_copy(update={"trial": numbers[simulation.id]}) for simulation in simulations
+    ), notes
 
 
-def check_copies(files: Iterable[ResultsFile]) -> None:
-    """Check that no simulation of one side counts twice: one conversation is one trial.
+def check_copy(path: Path, simulation: Simulation, seen: dict[object, str]) -> None:
+    """Check that a simulation does not count twice on its side: one conversation is one trial.
 
     Lost simulations may have been run again with the same trial number. Equal trials of a deterministic agent
     have timestamps of their own.
 
+    Args:
+        path: The file of the simulation.
+        seen: The ids of the simulations before it, by what must differ; this one's is added.
+
     Raises:
-        ResultsError: two simulations of a file have the same task and trial, or two have the same messages.
+        ResultsError: one of the same file has the same task and trial, or one has the same messages.
     """
-    by_task: dict[str, list[tuple[Path, Simulation]]] = {}
-    for file in files:
-        for simulation in file.simulations:
-            by_task.setdefault(simulation.task_id, []).append((file.path, simulation))
-    for task_id, runs in by_task.items():
-        seen: dict[object, Simulation] = {}
-        for path, simulation in runs if len(runs) > 1 else ():
-            facts: dict[object, str] = {}
-            is_lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
-            if simulation.trial is not None and not is_lost:
-                facts[path, simulation.trial] = (
-                    f"are both trial {simulation.trial} of task {task_id!r}; remove a copy, or give each run "
-                    "as a file of its own"
-                )
-            # The messages of a full-duplex simulation are a part of it, and it is never scored.
-            if messages := "" if simulation.is_full_duplex else _messages_digest(simulation):
-                facts[messages] = (
-                    f"of task {task_id!r} have the same messages; remove the copy, which is no trial"
-                )
-            for fact, text in facts.items():
-                if (other := seen.setdefault(fact, simulation)) is not simulation:
-                    raise ResultsError(f"{path}: simulations {other.id!r} and {simulation.id!r} {text}")
+    task_id, trial = simulation.task_id, simulation.trial
+    facts: dict[object, str] = {}
+    if trial is not None and simulation.termination_reason != TerminationReason.INFRASTRUCTURE_ERROR:
+        facts[task_id, path, trial] = (
+            f"are both trial {trial} of task {task_id!r}; remove a copy, or give each run as a file of its "
+            "own"
+        )
+    # The messages of a full-duplex simulation are a part of it, and it is never scored.
+    if messages := "" if simulation.is_full_duplex else _messages_digest(simulation):
+        facts[task_id, messages] = (
+            f"of task {task_id!r} have the same messages; remove the copy, which is no trial"
+        )
+    for fact, text in facts.items():
+        if (other := seen.setdefault(fact, simulation.id)) != simulation.id:
+            raise ResultsError(f"{path}: simulations {other!r} and {simulation.id!r} {text}")
 
 
 def _messages_digest(simulation: Simulation) -> str:
@@ -212,7 +226,8 @@ def _locate_files(path: Path) -> tuple[Path, Path | None]:
     return header_path, folder if is_separate else None
 
 
-def _read_folder(path: Path, folder: Path, content: dict[str, Any]) -> list[Any]:
+def _list_files(path: Path, folder: Path, content: dict[str, Any]) -> list[Path]:
+    """The files of the simulations, which must be those of the index if there is one."""
     files = sorted(folder.glob("*.json"))
     index = content.get("simulation_index")
     if isinstance(index, list):
@@ -225,7 +240,7 @@ def _read_folder(path: Path, folder: Path, content: dict[str, Any]) -> list[Any]
             if names:
                 examples = ", ".join(sorted(names)[:3])
                 raise ResultsError(f"{path}: {len(names)} simulation files {problem}: {examples}")
-    return [decode_results(file) for file in files]
+    return files
 
 
 def _malformed_text(error: ValidationError) -> str:
@@ -248,51 +263,81 @@ def _parse_tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
     return tasks
 
 
-def _parse_simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
-    for name in ("task_id", "termination_reason"):
-        incomplete_records = [
-            record for record in records if isinstance(record, dict) and record.get(name) in (None, "")
-        ]
-        if incomplete_records:
-            first_id = incomplete_records[0].get("id")
-            raise ResultsError(
-                f"{path}: {len(incomplete_records)} of {len(records)} simulations have no {name} (first: id "
-                f"{first_id!r}); "
-                "they cannot be scored; use the file that tau2 wrote"
-            )
-    simulations: dict[str, Simulation] = {}
-    for position, record in enumerate(records):
-        try:
-            simulation = Simulation.model_validate(record)
-        except ValidationError as error:
-            raise ResultsError(f"{path}: simulation {position} is {_malformed_text(error)}") from None
-        if simulation.id in simulations:
-            raise ResultsError(f"simulation {simulation.id!r} occurs twice in {path}; ids must differ")
-        simulations[simulation.id] = simulation
-    return tuple(simulations.values())
+@dataclass(frozen=True)
+class _Simulations:
+    """The simulations of a results file or folder, read and checked whenever they are iterated over.
 
+    Attributes:
+        records: The decoded simulations, or the files that hold one each.
+    """
 
-def _check_recorded_checks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:
-    """Check that recorded action checks, which reveal the task that ran, belong to the simulation's task."""
-    owners: dict[str, str] = {}
-    for task in tasks.values():
-        if task.actions:
-            owners.setdefault(_signature(action.model_dump() for action in task.actions), task.id)
-    for simulation in simulations:
+    path: Path
+    records: list[Any]
+    tasks: dict[str, Task]
+
+    def __iter__(self) -> Iterator[Simulation]:
+        owners: dict[str, str] = {}
+        for task in self.tasks.values():
+            if task.actions:
+                owners.setdefault(_signature(action.model_dump() for action in task.actions), task.id)
+        ids: set[str] = set()
+        for position, record in enumerate(self._decoded()):
+            self._check_complete(record)
+            try:
+                simulation = Simulation.model_validate(record)
+            except ValidationError as error:
+                text = _malformed_text(error)
+                raise ResultsError(f"{self.path}: simulation {position} is {text}") from None
+            if simulation.id in ids:
+                raise ResultsError(
+                    f"simulation {simulation.id!r} occurs twice in {self.path}; ids must differ"
+                )
+            ids.add(simulation.id)
+            if simulation.task_id not in self.tasks:
+                raise ResultsError(
+                    f"{self.path}: simulation {simulation.id!r} ran task {simulation.task_id!r}, "
+                    "which is not in the file"
+                )
+            self._check_recorded_checks(simulation, owners)
+            yield simulation
+
+    def _decoded(self) -> Iterator[Any]:
+        for record in self.records:
+            yield decode_results(record) if isinstance(record, Path) else record
+
+    def _check_complete(self, record: Any) -> None:
+        """Check that a record has a task and an ending; the error counts all records that lack the same."""
+        for name in ("task_id", "termination_reason"):
+            if _lacks(record, name):
+                count = sum(_lacks(other, name) for other in self._decoded())
+                raise ResultsError(
+                    f"{self.path}: {count} of {len(self.records)} simulations have no {name} (first: id "
+                    f"{record.get('id')!r}); they cannot be scored; use the file that tau2 wrote"
+                )
+
+    def _check_recorded_checks(self, simulation: Simulation, owners: Mapping[str, str]) -> None:
+        """Check that recorded action checks, which reveal the task that ran, belong to the simulation's task.
+
+        `owners` are the tasks by the signature of their actions.
+        """
         recorded_checks = (simulation.reward_info or {}).get("action_checks")
         if not isinstance(recorded_checks, list) or not recorded_checks:
-            continue
+            return
         recorded_signature = _signature(
             check.get("action") for check in recorded_checks if isinstance(check, dict)
         )
-        task_signature = _signature(action.model_dump() for action in tasks[simulation.task_id].actions)
+        actions = self.tasks[simulation.task_id].actions
+        task_signature = _signature(action.model_dump() for action in actions)
         if recorded_signature != task_signature and recorded_signature in owners:
             raise ResultsError(
-                f"{path}: simulation {simulation.id!r} says task {simulation.task_id!r}, but its recorded "
-                f"checks are those of task {owners[recorded_signature]!r}; the task ids are wrong; "
-                "use the file that "
-                "tau2 wrote"
+                f"{self.path}: simulation {simulation.id!r} says task {simulation.task_id!r}, but its "
+                f"recorded checks are those of task {owners[recorded_signature]!r}; the task ids are wrong; "
+                "use the file that tau2 wrote"
             )
+
+
+def _lacks(record: Any, name: str) -> bool:
+    return isinstance(record, dict) and record.get(name) in (None, "")
 
 
 def _signature(actions: Iterable[Any]) -> str:

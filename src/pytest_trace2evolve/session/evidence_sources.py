@@ -16,7 +16,8 @@ from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import (
     OWN_BLOCK_KEY,
     ResultsFile,
-    check_copies,
+    TrialNumbers,
+    check_copy,
     combine_results,
     decode_results,
     read_results,
@@ -178,12 +179,12 @@ def rescore(
     provider: str | None,
     judge: "Judge | None" = None,
     trace_checks: "TraceChecks | None" = None,
-) -> list[ScoredSimulation]:
-    """Score every simulation of a file with the tasks embedded in it."""
+) -> Iterator[ScoredSimulation]:
+    """Score the simulations of a file one by one, with the tasks embedded in it."""
     origin = file_provenance(file)
     world = worlds.open(provider or origin.provider, domain_of(file))
-    return [
-        score_simulation(
+    for simulation in file.simulations:
+        yield score_simulation(
             simulation,
             file.tasks[simulation.task_id],
             world,
@@ -192,8 +193,6 @@ def rescore(
             solo=origin.mode.solo,
             talks=origin.is_conversational,
         )
-        for simulation in file.simulations
-    ]
 
 
 def score_simulation(
@@ -255,8 +254,10 @@ def rescore_files(
 
     scored_files = []
     for file in [read_results(path) for path in expand_run_folders(paths)]:
-        check_copies([file])
-        scored_simulations = rescore(file, worlds, provider, judge, trace_checks)
+        seen: dict[object, str] = {}
+        for simulation in file.simulations:
+            check_copy(file.path, simulation, seen)
+        scored_simulations = tuple(rescore(file, worlds, provider, judge, trace_checks))
         records = [simulation.record for simulation in scored_simulations]
         notes = tuple(_score_notes(records))
         notes += tuple(
@@ -267,7 +268,7 @@ def rescore_files(
             )
         )
         scored_files.append(
-            ScoredFile(file.path, domain_of(file), tuple(scored_simulations), compute_metrics(records), notes)
+            ScoredFile(file.path, domain_of(file), scored_simulations, compute_metrics(records), notes)
         )
     return scored_files
 
@@ -331,7 +332,7 @@ def load_evidence(
         if is_evidence(content):
             sides.append(parse_evidence(content, path))
         else:
-            file = read_results(path, content)
+            file = read_results(path, content, streams=True)
             files.append(file)
             groups.setdefault(group_key(mode_of(file), file_provenance(file).suite), []).append(file)
     saved = [group_key(side.provenance.mode, side.provenance.suite) for side in sides]
@@ -342,18 +343,19 @@ def load_evidence(
             )
     notes: list[str] = []
     for group in groups.values():
-        simulations, renumbering_notes = combine_results(group)
-        check_copies(group)
-        notes += renumbering_notes
         origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
         checks = trace_checks.recorded_origins if trace_checks and origin.is_conversational else None
         origin = origin.model_copy(update={"checks": checks})
-        trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
-        records = [
-            scored_simulation.record.model_copy(update={"trial": trial[scored_simulation.simulation.id]})
-            for file in group
-            for scored_simulation in rescore(file, worlds, provider, judge, trace_checks)
-        ]
+        trials, records = TrialNumbers(), []
+        seen: dict[object, str] = {}
+        for file in group:
+            for scored in rescore(file, worlds, provider, judge, trace_checks):
+                trials.add(file.path, scored.simulation)
+                check_copy(file.path, scored.simulation, seen)
+                records.append(scored.record)  # the trace is dropped
+        numbers, renumbering_notes = trials.numbers()
+        notes += renumbering_notes
+        records = [record.model_copy(update={"trial": numbers[record.id]}) for record in records]
         names = ", ".join(file.path.name for file in group)
         noted = [
             record for record in records if record.note in (NO_JUDGE_NOTE, FULL_DUPLEX, RECORDED_VERDICTS)
@@ -433,11 +435,13 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     runs_by_mode = {}
     for mode, files in groups.items():
         simulations, notes = combine_results(files)
-        check_copies(files)
         combined_provenance(files)  # raises if the files are not of one side
-        tasks_by_id = {
-            simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
-        }
+        tasks_by_id = {}
+        seen: dict[object, str] = {}
+        for file in files:
+            for simulation in file.simulations:
+                check_copy(file.path, simulation, seen)
+                tasks_by_id[simulation.id] = file.tasks[simulation.task_id]
         by_task: dict[str, list[tuple[Simulation, Task]]] = {}
         for simulation in simulations:
             safe_simulation = simulation.model_copy(update={"id": to_safe_id(simulation.id)})
