@@ -21,8 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.serving import app as serving_app
-from pytest_trace2evolve.serving.app import ChatApp
-from pytest_trace2evolve.serving.server import TimeLimitedConnection
+from pytest_trace2evolve.serving.app import ChatApp, TimeLimitedConnection
 from tests.patience import HANG_SECONDS, until
 from tests.serving.conftest import REPOSITORY
 

@@ -132,8 +132,9 @@ def train(options: argparse.Namespace) -> int:
     os.environ.update({name: os.environ.get(name, value) for name, value in PASSIVE_THREAD_VARIABLES.items()})
     from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
     from pytest_trace2evolve.records.adapter import MANIFEST_NAME
-    from pytest_trace2evolve.training.train import check_spec, make_specs
+    from pytest_trace2evolve.training.train import check_packages, check_spec, make_specs
 
+    check_packages()
     with contextlib.closing(environments_of(project)) as environments:
         specs = make_specs(environments, options, project, Path.cwd())
         if options.from_run is not None:
@@ -176,9 +177,9 @@ def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
     if result is None:
         return
     training = result.training
+    size = f"{len(training.curve)} steps, {training.rollouts} rollouts in {training.seconds / 60:.1f} minutes"
     fall = "; rewards fell, so the best weights before were kept" if training.has_collapsed else ""
-    minutes = f"{training.seconds / 60:.1f} minutes"
-    print(f"{spec.out}: {len(training.curve)} steps, {training.rollouts} rollouts in {minutes}{fall}")
+    print(f"{spec.out}: {size}{fall}")
     if result.after:
         print(heldout_text(spec.capabilities, result.before, result.after))
 

@@ -1,4 +1,4 @@
-"""The server's HTTP API: routes, access checks, and responses in the API's format."""
+"""The server's HTTP API: routes, access checks, responses in the API's format, and limits of connections."""
 
 import asyncio
 import hmac
@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from starlette.applications import Starlette
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pytest_trace2evolve.agents.probe import Router
 from pytest_trace2evolve.serving.chat_format import ChatFormat, Prompt, call_id
@@ -374,3 +375,71 @@ def _error_response(error: ApiError) -> Response:
 
 def _json_response(value: object, *, status: int = 200) -> Response:
     return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
+
+
+class TimeLimitedConnection(H11Protocol):
+    """A connection that is closed if it sends no complete request head in time.
+
+    Uvicorn limits only the time between requests. Without this class, a client that sends nothing, or a byte
+    of a head now and then, would occupy its connection for ever.
+
+    Attributes:
+        head_seconds: Seconds from the connection, or from the first byte of a further request, to the end of
+            the request's head.
+        max_idle: Maximum connections without a running request; beyond it, the longest idle one is closed.
+    """
+
+    head_seconds: ClassVar[float] = 30.0
+    max_idle: ClassVar[int] = 512
+
+    _timer: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is running."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
+        """Wait for a request; close the longest idle connection if too many are idle."""
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        self._update_timer()
+        idle_connections = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, TimeLimitedConnection) and connection.is_idle
+        ]
+        if len(idle_connections) > self.max_idle:
+            min(idle_connections, key=lambda connection: connection._idle_since).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Process a part of a request; further parts do not restart the timer."""
+        super().data_received(data)
+        self._update_timer()
+
+    def on_response_complete(self) -> None:
+        """Wait for a further request; uvicorn's own timeout counts until its first byte."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def _update_timer(self) -> None:
+        if not self.is_idle:
+            self._cancel_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_seconds, self._abort_if_idle)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _abort_if_idle(self) -> None:
+        self._timer = None
+        if self.is_idle:
+            self.transport.abort()

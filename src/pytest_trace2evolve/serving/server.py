@@ -11,9 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import ClassVar
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pytest_trace2evolve.agents.probe import Probe
 from pytest_trace2evolve.errors import ConfigError
@@ -35,74 +32,6 @@ GRACE_SECONDS = 5
 
 END_SECONDS = 10.0
 """Seconds from the request to shut down until the process exits, even if something hangs."""
-
-
-class TimeLimitedConnection(H11Protocol):
-    """A connection that is closed if it sends no complete request head in time.
-
-    Uvicorn limits only the time between requests. Without this class, a client that sends nothing, or a byte
-    of a head now and then, would occupy its connection for ever.
-
-    Attributes:
-        head_seconds: Seconds from the connection, or from the first byte of a further request, to the end of
-            the request's head.
-        max_idle: Maximum connections without a running request; beyond it, the longest idle one is closed.
-    """
-
-    head_seconds: ClassVar[float] = 30.0
-    max_idle: ClassVar[int] = 512
-
-    _timer: asyncio.TimerHandle | None = None
-    _idle_since = 0.0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is running."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
-        """Wait for a request; close the longest idle connection if too many are idle."""
-        super().connection_made(transport)
-        self._idle_since = self.loop.time()
-        self._update_timer()
-        idle_connections = [
-            connection
-            for connection in self.connections
-            if isinstance(connection, TimeLimitedConnection) and connection.is_idle
-        ]
-        if len(idle_connections) > self.max_idle:
-            min(idle_connections, key=lambda connection: connection._idle_since).transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Process a part of a request; further parts do not restart the timer."""
-        super().data_received(data)
-        self._update_timer()
-
-    def on_response_complete(self) -> None:
-        """Wait for a further request; uvicorn's own timeout counts until its first byte."""
-        self._idle_since = self.loop.time()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        self._cancel_timer()
-        super().connection_lost(exc)
-
-    def _update_timer(self) -> None:
-        if not self.is_idle:
-            self._cancel_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.head_seconds, self._abort_if_idle)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _abort_if_idle(self) -> None:
-        self._timer = None
-        if self.is_idle:
-            self.transport.abort()
 
 
 @dataclass(frozen=True)
@@ -195,7 +124,7 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
     import torch
     import uvicorn
 
-    from pytest_trace2evolve.serving.app import ChatApp
+    from pytest_trace2evolve.serving.app import ChatApp, TimeLimitedConnection
     from pytest_trace2evolve.serving.chat_format import ChatFormat
     from pytest_trace2evolve.serving.engine import Engine
     from pytest_trace2evolve.serving.loading import LoadedModel
