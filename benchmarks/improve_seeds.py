@@ -1,11 +1,12 @@
 """Searches with the embedded model, one a seed, and the winner of each on cases that no step of it saw.
 
-python benchmarks/improve_seeds.py [--proposer table|adapters] [--seeds 1 2 3 4 5] [--fresh 300]
-    [--out build/improve-seeds]
+python benchmarks/improve_seeds.py [--proposer table|adapters] [--seeds 1 2 3 4 5] [--adapters 1]
+    [--fresh 300] [--out build/improve-seeds]
 
 Each seed is a project of its own with the suite `support` and candidate v0: `trace2evolve improve` measures
-v0 and searches, with the sentences of docs/examples/habits.toml or with one adapter that is trained with this
-seed. Then v0 and the winner run on fresh cases with other ids than the suite's, and the gate compares them.
+v0 and searches, with the sentences of docs/examples/habits.toml or with adapters that are trained with this
+seed and those that follow. Then v0 and the winner run on fresh cases with other ids than the suite's, and
+the gate compares them.
 Prints a line of JSON a seed, and keeps it in OUT/PROPOSER-N.json; rerun to resume.
 """
 
@@ -38,7 +39,7 @@ heldout = { cases = "suites/fresh.jsonl" }
 """
 
 
-def run_seed(proposer: str, seed: int, root: Path, fresh: int) -> dict[str, Any]:
+def run_seed(proposer: str, seed: int, adapters: int, root: Path, fresh: int) -> dict[str, Any]:
     """Search with a seed, and compare the winner with v0 on fresh cases."""
     make_project(root, seed, fresh)
     options = ["--t2e-seed", str(seed)]
@@ -46,7 +47,7 @@ def run_seed(proposer: str, seed: int, root: Path, fresh: int) -> dict[str, Any]
         how = ["--table", str(TABLE), "-ot2e_plateau=4"]
     else:
         (root / "recipe.toml").write_text(f"seed = {seed}\n")
-        how = ["--adapters", "1", "--config", str(root / "recipe.toml")]
+        how = ["--adapters", str(adapters), "--config", str(root / "recipe.toml")]
     search = ["improve", "--suite", "support", "--proposer", proposer, *how]
     started = time.perf_counter(), cpu_seconds()
     done = call(root, ["-m", "pytest_trace2evolve", "--root", str(root), *search, "--json", "--", *options])
@@ -121,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--proposer", choices=("table", "adapters"), default="table")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--adapters", type=int, default=1, help="how many a search trains")
     parser.add_argument("--fresh", type=int, default=300)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "improve-seeds")
     options = parser.parse_args()
@@ -128,7 +130,7 @@ def main() -> None:
     for seed in options.seeds:
         path = options.out / f"{options.proposer}-{seed}.json"
         if not path.exists():
-            found = run_seed(options.proposer, seed, path.with_suffix(""), options.fresh)
+            found = run_seed(options.proposer, seed, options.adapters, path.with_suffix(""), options.fresh)
             path.write_text(json.dumps(found) + "\n")
         print(path.read_text().strip(), flush=True)
 

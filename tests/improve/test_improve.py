@@ -73,6 +73,21 @@ def test_a_table_ends_with_the_good_sentence_promoted(
     assert state(project).simulations_of() < 3 * SIZE + 2 * SIZE + 6 * SIZE
 
 
+def test_a_search_says_why_the_gate_did_not_promote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = write_project(tmp_path, size=12)
+    table = write_table(tmp_path, GOOD)
+    with ChatServer(RuleAgent(project.root)) as server:
+        assert improve(project, server, "--proposer", "table", "--table", str(table)) == 0
+    [row] = rows(project)
+    assert row["verdict"] == "inconclusive"
+    reason = f"{row['candidate']}: heldout: no gain is shown"
+    report, progress = capsys.readouterr()
+    assert reason in progress
+    assert f"{row['candidate']}: inconclusive: heldout: " in report
+
+
 def test_a_search_that_is_killed_at_every_step_pays_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

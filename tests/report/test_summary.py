@@ -103,9 +103,9 @@ def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.M
 def test_a_fifo_that_nobody_reads_is_not_waited_for(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    project.baseline("v0")
     os.mkfifo(project.root / "fifo")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.root / "fifo"))
-    project.baseline("v0")
     result = project.run("--candidate=v1")
     assert result.ret == 0
     result.stdout.fnmatch_lines(

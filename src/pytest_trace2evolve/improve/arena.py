@@ -1,7 +1,7 @@
 """Measures and gates the candidates of a search in sessions of a project, and stores every answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -78,8 +78,7 @@ def improve(
             arena.measure_root()
             arena.measure_null_arm()
             for row in search(arena, plan.root, plan.groups, plan.rules):
-                rows.append(row)
-                arena.record(row)
+                rows.append(arena.record(row))
         except BudgetError as error:
             stopped = str(error)
         finally:
@@ -158,13 +157,7 @@ class SessionArena(SearchSessions):
         decided = verdict.suites[self.plan.suite].verdict if self.plan.suite in verdict.suites else None
         if verdict.partial or decided is None:
             raise BudgetError(verdict.stopped or f"the gate's run {verdict.run} is not complete")
-        failed = [
-            f"{check['id']} {check['detail']}"
-            for split in verdict.suites[self.plan.suite].verdicts
-            for check in split["checks"]
-            if check["status"] == CheckStatus.FAIL
-        ]
-        self._report("; ".join([f"{candidate}: the gate's verdict is {decided.value}", *failed]))
+        self._report(f"{candidate}: the gate's verdict is {decided.value}")
         if decided is Decision.PROMOTE:
             check_promotion(folder, verdict, ProjectLedger(self.project).entries, [self.plan.suite])
         if ADAPTER_SEPARATOR in candidate:
@@ -222,8 +215,13 @@ class SessionArena(SearchSessions):
 
     # ---- results
 
-    def record(self, row: Row) -> None:
-        """Report the outcome of a proposal, add it to `results/improve.tsv`, and commit it."""
+    def record(self, row: Row) -> Row:
+        """Report the outcome of a proposal, add it to `results/improve.tsv`, and commit it.
+
+        Returns:
+            The outcome with the reason of its verdict.
+        """
+        row = replace(row, reason=self._reason(row))
         self._rows.append(row)
         gain = "" if row.gain is None else f"{row.gain:+.4f}"
         hypothesis = next(
@@ -244,6 +242,21 @@ class SessionArena(SearchSessions):
             self._report(f"{row.candidate}: not committed to {branch.name}: {error}")
         points = "" if row.gain is None else f"{100 * row.gain:+.1f} points on {row.tasks} tasks, "
         self._report(f"{row.candidate} ({hypothesis}): {points}{row.verdict}: {row.status.value}")
+        if row.reason:
+            self._report(f"{row.candidate}: {row.reason}")
+        return row
+
+    def _reason(self, row: Row) -> str:
+        """Return why a gated proposal was not promoted, in one line; else an empty text."""
+        if row.decision in (None, Decision.PROMOTE):
+            return ""
+        reasons = []
+        for split in read_verdict(Path(self.state.evidence[row.candidate])).suites[self.plan.suite].verdicts:
+            failed = (check for check in split["checks"] if check["status"] == CheckStatus.FAIL)
+            details = ", ".join(f"{check['id']} {check['detail']}" for check in failed)
+            if split["verdict"] != Decision.PROMOTE:
+                reasons.append(f"{split['split']}: {details or split['reason'] or 'no gain is shown'}")
+        return "; ".join(reasons)
 
     @property
     def _results(self) -> Path:

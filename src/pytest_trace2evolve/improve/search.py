@@ -37,6 +37,7 @@ class Row:
         tasks: The number of discovery tasks behind the gain.
         verdict: The gate's decision, or why the gate was not asked.
         decision: The gate's decision; None if the gate was not asked.
+        reason: Why the gate did not promote the proposal; empty if it did, or was not asked.
     """
 
     candidate: str
@@ -47,6 +48,7 @@ class Row:
     verdict: str
     status: Status
     decision: Decision | None = None
+    reason: str = ""
 
 
 class Arena(Protocol):

@@ -111,6 +111,7 @@ def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
             f"best of 2 runs of {plan.root}: {max(result.means):.3f} by run, {result.best_of_two:.3f} by "
             f"task; first run {result.means[0]:.3f}"
         )
+    lines += [f"{row.candidate}: {row.verdict}: {row.reason}" for row in result.rows if row.reason]
     count = len(state.proposals)
     lines.append(
         f"{count} proposal{'' if count == 1 else 's'}, {state.simulations_of():,} simulations, "
