@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.improve import adapters
-from pytest_trace2evolve.improve.adapters import REHEARSAL, AdapterProposer, family_weights
+from pytest_trace2evolve.improve.adapters import REHEARSAL, AdapterProposer, family_weights, mean_adapter
 from pytest_trace2evolve.improve.proposers import Request
+from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import WEIGHTS_NAME, AdapterState
@@ -99,13 +101,14 @@ def test_families_with_a_middling_pass_rate_are_trained_most(rates: dict[str, fl
                 assert weights[one] >= weights[other]
 
 
-def test_each_adapter_is_trained_once_and_proposed_once(
+def test_adapters_are_trained_once_and_their_mean_is_proposed_once(
     tmp_path: Path, trained: list[dict[str, str]]
 ) -> None:
     rates = {"policy_edge": 0.5, "missing_order_id": 1.0}
     first = proposer(tmp_path).propose(request_of(rates))
     assert first is not None
     assert first.adapter is not None
+    assert "(seeds 1, 2)" in first.hypothesis
     assert len(trained) == 2
     recipes = [read_recipe("pocket", Path(options["--config"])) for options in trained]
     assert [recipe.seed for recipe in recipes] == [1, 2]
@@ -114,20 +117,45 @@ def test_each_adapter_is_trained_once_and_proposed_once(
     child = first.apply(V0, "ignored")
     assert (child.id, child.parent) == (f"v0+{first.adapter.name}", "v0")
     assert child.informed_by == ("a::discovery",)
-    assert Project(root=tmp_path, suites_folder=tmp_path).adapters[first.adapter.name].manifest.evidence == (
-        "r1",
-    )
-    second = proposer(tmp_path).propose(request_of(rates, tried=frozenset({child.digest})))
-    assert second is not None
-    assert second.adapter is not None
+    adapters = Project(root=tmp_path, suites_folder=tmp_path).adapters
+    assert first.adapter.manifest.evidence == ("r1",)
+    assert sorted(first.adapter.manifest.parts) == sorted(set(adapters) - {first.adapter.name})
+    assert proposer(tmp_path).propose(request_of(rates)) == first
     assert len(trained) == 2
-    both = frozenset({child.digest, second.apply(V0, "ignored").digest})
-    assert proposer(tmp_path).propose(request_of(rates, tried=both)) is None
+    assert proposer(tmp_path).propose(request_of(rates, tried=frozenset({child.digest}))) is None
     assert proposer(tmp_path).propose(request_of(rates, parent=child)) is None
-    assert (
-        proposer(tmp_path).propose(request_of({"policy_edge": 0.9})) is not None
-    )  # other rates, other adapters
-    assert len(trained) == 4
+    # Other rates, other adapters; a single one is proposed itself.
+    single = proposer(tmp_path, 1).propose(request_of({"policy_edge": 0.9}))
+    assert single is not None
+    assert single.adapter is not None
+    assert not single.adapter.manifest.parts
+    assert len(trained) == 3
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_the_update_of_a_mean_is_the_mean_of_the_updates(count: int, rank: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as name:
+        updates = []
+        for part in range(count):
+            a, b = draw.normal(size=(rank, 5)), draw.normal(size=(3, rank))
+            updates.append(2.0 * b @ a)
+            weights = Path(name) / f"weights{part}"
+            weights.mkdir()
+            tensors = {"l.lora_A.weight": a.astype(np.float32), "l.lora_B.weight": b.astype(np.float32)}
+            save_file(tensors, weights / WEIGHTS_NAME)
+            config = {"r": rank, "lora_alpha": 2 * rank}
+            (weights / "adapter_config.json").write_text(json.dumps(config))
+            write_adapter(Path(name) / "adapters", f"a{part}", weights=weights, base="b", heldout={})
+        adapters = Adapters(Path(name) / "adapters")
+        mean = mean_adapter([adapters[f"a{part}"] for part in range(count)])
+        assert mean == mean_adapter([adapters[f"a{part}"] for part in range(count)])
+        found = load_file(mean.path / WEIGHTS_NAME)
+        settings = json.loads((mean.path / "adapter_config.json").read_text())
+    scale = settings["lora_alpha"] / settings["r"]
+    update = scale * found["l.lora_B.weight"] @ found["l.lora_A.weight"]
+    assert update == pytest.approx(sum(updates) / count, rel=1e-4, abs=1e-4)
+    assert set(mean.manifest.parts) == {f"a{part}" for part in range(count)}
 
 
 def test_a_training_that_fails_ends_the_search_and_says_why(tmp_path: Path) -> None:

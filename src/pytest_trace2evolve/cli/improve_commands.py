@@ -182,7 +182,7 @@ IMPROVE = Command(
         path_option("--table", "FILE", "TOML file with the sentences of proposer table"),
         text_option("--reflect-model", "MODEL", "model of the proposers reflect and gepa"),
         integer_option(
-            "--adapters", "N", "adapters of proposer adapters (default: 2)", range_check(1, 64), default=2
+            "--adapters", "N", "adapters whose mean is proposed (default: 2)", range_check(1, 64), default=2
         ),
         *RECIPE_OPTIONS,
         text_option("--baseline", "NAME|RUN", "evidence of the candidate (default: measure it)"),

@@ -1,7 +1,9 @@
-"""Proposes adapters: LoRA weights, trained by GRPO on whole training tasks of the families that fail."""
+"""Proposes an adapter: LoRA weights, trained by GRPO on whole training tasks of the families that fail."""
 
+import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections import deque
@@ -14,9 +16,9 @@ from pathlib import Path
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.improve.proposers import Draft, Request
-from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WHOLE_TASKS
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.project.adapters import Adapter, Adapters, unfinished_folder
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, WHOLE_TASKS
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE, ModelFolder, folder_digest
 from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.files import write_atomic
@@ -30,9 +32,10 @@ _ERROR_LINES = 3
 
 @dataclass(frozen=True)
 class AdapterProposer:
-    """Trains adapters for a candidate on its base model, once, and proposes one after another.
+    """Trains adapters for a candidate on its base model, once, and proposes their mean.
 
-    They differ in the seed of their training. The screening on discovery tasks chooses between them.
+    They differ in the seed of their training. What they have in common generalizes; what only one of them
+    learned breaks tasks that the parent passes, and is divided by their number.
 
     Attributes:
         root: The project.
@@ -56,17 +59,18 @@ class AdapterProposer:
             return None  # adapters are trained on the base model, not on each other
         recipes = self._recipes(request)
         self._train_missing(request, recipes)
-        for name, recipe in recipes.items():
-            families = sorted(recipe.families, key=lambda family: -recipe.families[family])[:3]
-            draft = Draft(
-                f"Trained on whole tasks, most on {', '.join(families)} (seed {recipe.seed}).",
-                request.parent.instruction,
-                request.parent.parameters,
-                Adapters(self.root / "adapters")[name],
-            )
-            if request.is_new(draft):
-                return draft
-        return None
+        adapters = Adapters(self.root / "adapters")
+        adapter = mean_adapter([adapters[name] for name in recipes])
+        weights = family_weights(request.rates())
+        families = sorted(weights, key=lambda family: -weights[family])[:3]
+        draft = Draft(
+            f"Trained on whole tasks, most on {', '.join(families)} "
+            f"(seeds {', '.join(str(recipe.seed) for recipe in recipes.values())}).",
+            request.parent.instruction,
+            request.parent.parameters,
+            adapter,
+        )
+        return draft if request.is_new(draft) else None
 
     def _recipes(self, request: Request) -> dict[str, Recipe]:
         """The recipe of each adapter by its name, which depends on everything that changes the adapter."""
@@ -126,6 +130,42 @@ def family_weights(rates: Mapping[str, float]) -> dict[str, float]:
     for name in weights.keys() & rates.keys():
         weights[name] = round(REHEARSAL + math.sqrt(rates[name] * (1 - rates[name])), 3)
     return weights
+
+
+def mean_adapter(parts: Sequence[Adapter]) -> Adapter:
+    """Return the adapter whose update is the mean of those of LoRA adapters, and make it if it is missing.
+
+    Its factors are theirs, stacked: their product is the sum of the products. A single part is its own mean.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    adapters = Adapters(first.path.parent)
+    name = f"{WHOLE_TASKS}_{digest([part.digest for part in parts])[:8]}"
+    if name not in set(adapters):
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        count, unfinished = len(parts), unfinished_folder(first.path.with_name(name))
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        tensors = [load_file(part.path / WEIGHTS_NAME) for part in parts]
+        stacked = {
+            key: torch.cat([part[key] for part in tensors])
+            if ".lora_A." in key
+            else torch.cat([part[key] / count for part in tensors], dim=1)
+            for key in tensors[0]
+        }
+        save_file(stacked, unfinished / WEIGHTS_NAME, metadata={"format": "pt"})
+        config = json.loads((first.path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+        config |= {key: config[key] * count for key in ("r", "lora_alpha")}
+        write_atomic(unfinished / ADAPTER_CONFIG_FILE, json.dumps(config, indent=1) + "\n")
+        manifests = [part.manifest for part in parts]
+        sums = {key: sum(getattr(each, key) for each in manifests) for key in ("rollouts", "seconds")}
+        manifest = manifests[-1].model_copy(update=sums | {"parts": tuple(part.name for part in parts)})
+        write_atomic(unfinished / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
+        unfinished.rename(first.path.with_name(name))
+    return adapters[name]
 
 
 def _train(name: str, command: Sequence[str], folder: Path, processes: list["subprocess.Popen[str]"]) -> str:

@@ -236,6 +236,8 @@ class SessionArena(SearchSessions):
         proposed = self.project.root / "candidates" / f"{row.candidate}.md"
         facts = "\n".join(f"{name}: {cell}" for name, cell in zip(RESULTS_HEADER[1:], cells[1:], strict=True))
         branch, files = self.plan.branch(self.project), [proposed, self._results, self.project.ledger_folder]
+        if row.status is Status.KEEP and (adapter := row.candidate.partition(ADAPTER_SEPARATOR)[2]):
+            files.append(self.project.root / "adapters" / adapter)
         try:
             branch.commit(row.candidate, hypothesis, facts, files)
         except GitHubError as error:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.base import Count, Record
+from pytest_trace2evolve.records.base import Count, LaterTuple, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import Grade
 from pytest_trace2evolve.records.score import UnitFloat
@@ -118,6 +118,7 @@ class AdapterManifest(Record):
         candidate: The candidate whose instruction the agent had in training; may be empty.
         skill: Ignored; earlier versions wrote it.
         heldout: Mean reward on held-out scenarios, by capability.
+        parts: The adapters whose mean it is; empty if it was trained itself.
     """
 
     schema_version: Literal[1] = 1
@@ -139,6 +140,7 @@ class AdapterManifest(Record):
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None
     created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None
+    parts: LaterTuple[str] = ()
 
 
 class HeldOutRewards(Record):
