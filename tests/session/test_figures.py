@@ -4,6 +4,8 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -114,6 +116,19 @@ def test_a_damaged_simulation_of_a_folder_leaves_no_figure(
     with pytest.raises(ResultsError, match=rf"1 of 4 simulations have no termination_reason .*{file.stem}"):
         load_evidence([folder], worlds)
     assert not cache.exists()
+
+
+def test_a_judge_is_asked_nothing_about_results_that_do_not_count(
+    tmp_path: Path, cache: Path, scored: Count, worlds: Worlds
+) -> None:
+    path = results(tmp_path / "base.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    copy = content["simulations"][0] | {"id": "copy", "trial": 7}
+    path.write_text(json.dumps(content | {"simulations": [*content["simulations"], copy]}), encoding="utf-8")
+    judge: Any = SimpleNamespace(model="judge")
+    with pytest.raises(ResultsError, match="have the same messages"):
+        load_evidence([as_folder(path)], worlds, judge=judge)
+    assert scored() == 0
 
 
 def test_changed_results_are_scored_again(tmp_path: Path, cache: Path, scored: Count, worlds: Worlds) -> None:

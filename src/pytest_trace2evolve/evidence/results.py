@@ -83,7 +83,7 @@ def read_results(path: Path, decoded: Any = None, *, streams: bool = False) -> R
     Raises:
         ResultsError: the file is missing, damaged or not a results file, or holds a number that is not
             finite; or a simulation lacks its task id or termination reason, runs a task that is not in the
-            file, or carries recorded checks of a different task.
+            file, or carries recorded checks of a different task. The first such simulation is named.
     """
     header_path, folder = _locate_files(path)
     content = decode_results(header_path) if decoded is None or header_path != path else decoded
@@ -166,9 +166,9 @@ def combine_results(files: Iterable[ResultsFile]) -> tuple[tuple[Simulation, ...
             trials.add(file.path, simulation)
             simulations.append(simulation)
     numbers, notes = trials.numbers()
-    return tuple(
-        simulation.model_copy(update={"trial": numbers[simulation.id]}) for simulation in simulations
-    ), notes
+    if any(simulation.trial != numbers[simulation.id] for simulation in simulations):
+        simulations = [each.model_copy(update={"trial": numbers[each.id]}) for each in simulations]
+    return tuple(simulations), notes
 
 
 def check_copy(path: Path, simulation: Simulation, seen: dict[object, str]) -> None:
@@ -199,6 +199,14 @@ def check_copy(path: Path, simulation: Simulation, seen: dict[object, str]) -> N
     for fact, text in facts.items():
         if (other := seen.setdefault(fact, simulation.id)) != simulation.id:
             raise ResultsError(f"{path}: simulations {other!r} and {simulation.id!r} {text}")
+
+
+def check_copies(files: Iterable[ResultsFile]) -> None:
+    """Check the simulations of one side by `check_copy`."""
+    seen: dict[object, str] = {}
+    for file in files:
+        for simulation in file.simulations:
+            check_copy(file.path, simulation, seen)
 
 
 def _messages_digest(simulation: Simulation) -> str:

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from collections import deque
@@ -16,12 +15,12 @@ from pathlib import Path
 from pytest_trace2evolve.environments.generators.whole_tasks import FAMILY_NAMES
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.improve.proposers import Draft, Request
-from pytest_trace2evolve.project.adapters import Adapter, Adapters, unfinished_folder
-from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, WHOLE_TASKS
+from pytest_trace2evolve.project.adapters import Adapter, Adapters
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, WHOLE_TASKS, AdapterState
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE, ModelFolder, folder_digest
 from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.files import folder_lock, write_atomic
 
 REHEARSAL = 0.15
 """The weight of a family that the parent always or never passes; one passed half of the time has 0.65."""
@@ -52,7 +51,8 @@ class AdapterProposer:
     @cached_property
     def identity(self) -> str:
         recipe = self.recipe.model_dump(mode="json")
-        return digest(["adapters", recipe, folder_digest(self.base.path), self.count])
+        # Earlier versions proposed each adapter by itself, under "adapters".
+        return digest(["mean of adapters", recipe, folder_digest(self.base.path), self.count])
 
     def propose(self, request: Request) -> Draft | None:
         if request.parent.adapter:
@@ -61,11 +61,11 @@ class AdapterProposer:
         self._train_missing(request, recipes)
         adapters = Adapters(self.root / "adapters")
         adapter = mean_adapter([adapters[name] for name in recipes])
-        weights = family_weights(request.rates())
-        families = sorted(weights, key=lambda family: -weights[family])[:3]
+        weights = next(iter(recipes.values())).families
+        families = ", ".join(sorted(weights, key=lambda family: -weights[family])[:3])
+        seeds = ", ".join(str(recipe.seed) for recipe in recipes.values())
         draft = Draft(
-            f"Trained on whole tasks, most on {', '.join(families)} "
-            f"(seeds {', '.join(str(recipe.seed) for recipe in recipes.values())}).",
+            f"Trained on whole tasks, most on {families} (seed{'s' if len(recipes) > 1 else ''} {seeds}).",
             request.parent.instruction,
             request.parent.parameters,
             adapter,
@@ -104,10 +104,12 @@ class AdapterProposer:
                 raise
         if failures:
             raise TrainingError(failures[0])
-        for name in missing:
-            # An adapter counts as informed by the splits from which its families were chosen.
-            seen = {"evidence": request.runs, "informed_by": request.informed_by}
-            manifest = adapters[name].manifest.model_copy(update=seen)
+        # An adapter counts as informed by the splits from which its families were chosen.
+        seen = {"evidence": request.runs, "informed_by": request.informed_by}
+        for name in recipes:
+            if (known := adapters[name].manifest).informed_by:
+                continue
+            manifest = known.model_copy(update=seen)
             write_atomic(adapters.folder / name / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
 
     def _command(self, name: str, recipe: Recipe, request: Request) -> list[str]:
@@ -142,30 +144,45 @@ def mean_adapter(parts: Sequence[Adapter]) -> Adapter:
         return first
     adapters = Adapters(first.path.parent)
     name = f"{WHOLE_TASKS}_{digest([part.digest for part in parts])[:8]}"
-    if name not in set(adapters):
-        import torch
-        from safetensors.torch import load_file, save_file
-
-        count, unfinished = len(parts), unfinished_folder(first.path.with_name(name))
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        tensors = [load_file(part.path / WEIGHTS_NAME) for part in parts]
-        stacked = {
-            key: torch.cat([part[key] for part in tensors])
-            if ".lora_A." in key
-            else torch.cat([part[key] / count for part in tensors], dim=1)
-            for key in tensors[0]
-        }
-        save_file(stacked, unfinished / WEIGHTS_NAME, metadata={"format": "pt"})
-        config = json.loads((first.path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
-        config |= {key: config[key] * count for key in ("r", "lora_alpha")}
-        write_atomic(unfinished / ADAPTER_CONFIG_FILE, json.dumps(config, indent=1) + "\n")
-        manifests = [part.manifest for part in parts]
-        sums = {key: sum(getattr(each, key) for each in manifests) for key in ("rollouts", "seconds")}
-        manifest = manifests[-1].model_copy(update=sums | {"parts": tuple(part.name for part in parts)})
-        write_atomic(unfinished / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
-        unfinished.rename(first.path.with_name(name))
+    with folder_lock(adapters.folder, ignore_unsupported=True):
+        if name not in set(adapters):
+            _write_mean(parts, adapters.folder / name)
     return adapters[name]
+
+
+def _write_mean(parts: Sequence[Adapter], folder: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from pytest_trace2evolve.training.checkpoints import commit_folder, make_temporary_folder
+
+    count, temporary = len(parts), make_temporary_folder(folder)
+    tensors = [load_file(part.path / WEIGHTS_NAME) for part in parts]
+    stacked = {
+        key: torch.cat([part[key] for part in tensors])
+        if ".lora_A." in key
+        else torch.cat([part[key] / count for part in tensors], dim=1)
+        for key in tensors[0]
+    }
+    save_file(stacked, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+    (temporary / WEIGHTS_NAME).chmod(0o644)
+    config = json.loads((parts[0].path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+    config |= {key: config[key] * count for key in ("r", "lora_alpha")}
+    write_atomic(temporary / ADAPTER_CONFIG_FILE, json.dumps(config, indent=1) + "\n")
+    manifests = [part.manifest for part in parts]
+    manifest = manifests[0].model_copy(
+        update={
+            **{
+                key: sum(getattr(each, key) for each in manifests) for key in ("steps", "rollouts", "seconds")
+            },
+            "created_at": max(each.created_at or "" for each in manifests) or None,
+            "state": AdapterState.TRAINED,
+            "verdict": None,
+            "parts": tuple(part.name for part in parts),
+        }
+    )
+    write_atomic(temporary / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
+    commit_folder(temporary, folder)
 
 
 def _train(name: str, command: Sequence[str], folder: Path, processes: list["subprocess.Popen[str]"]) -> str:

@@ -249,15 +249,24 @@ class SessionArena(SearchSessions):
         return row
 
     def _reason(self, row: Row) -> str:
-        """Return why a gated proposal was not promoted, in one line; else an empty text."""
+        """Return why a gated proposal was not promoted, in one line; empty if it was, or nothing says why."""
         if row.decision in (None, Decision.PROMOTE):
             return ""
+        try:
+            verdict = read_verdict(Path(self.state.evidence[row.candidate])).suites[self.plan.suite]
+        except ResultsError:  # the run was deleted since
+            return ""
         reasons = []
-        for split in read_verdict(Path(self.state.evidence[row.candidate])).suites[self.plan.suite].verdicts:
-            failed = (check for check in split["checks"] if check["status"] == CheckStatus.FAIL)
-            details = ", ".join(f"{check['id']} {check['detail']}" for check in failed)
-            if split["verdict"] != Decision.PROMOTE:
-                reasons.append(f"{split['split']}: {details or split['reason'] or 'no gain is shown'}")
+        for split in verdict.verdicts:
+            checks = {
+                status: ", ".join(
+                    f"{c['id']} {c['detail']}" for c in split["checks"] if c["status"] == status
+                )
+                for status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)
+            }
+            if split["verdict"] not in (None, Decision.PROMOTE):
+                details = next(filter(None, checks.values()), "")
+                reasons.append(f"{split['split']}: {details or split['reason'] or split['verdict']}")
         return "; ".join(reasons)
 
     @property

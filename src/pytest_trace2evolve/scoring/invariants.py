@@ -168,13 +168,12 @@ class _Answer(NamedTuple):
 
     Attributes:
         words: The customer's words.
-        latest_text, earlier_text: The agent's words right before them, and those before.
+        latest_text: The agent's words right before them.
         message: The customer's last message alone.
     """
 
     words: str
     latest_text: str
-    earlier_text: str
     message: str
 
     @property
@@ -202,6 +201,7 @@ class _Checker:
         agent_texts: The agent's words since the customer's last words.
         earlier_agent_texts: The agent's words from the identification of the customer up to the customer's
             last words.
+        earlier_count: The number of `earlier_agent_texts` before those that the last of `answers` answers.
         answers_at_write: The number of `answers` when the agent last called a tool that writes.
     """
 
@@ -215,15 +215,15 @@ class _Checker:
         self.read_records: set[RecordKey] = set()
         self.done_calls: set[tuple[str, RecordKey | None]] = set()
         self.answers: list[_Answer] = []
-        self.answers_at_write = 0
+        self.answers_at_write = self.earlier_count = 0
         self.agent_texts: list[str] = []
         self.earlier_agent_texts: list[str] = []
 
     def add_customer_text(self, text: str) -> None:
         """Record the customer's words as the answer to the agent's last words."""
         if self.agent_texts or not self.answers:
-            agent_texts = "\n".join(self.agent_texts), "\n".join(self.earlier_agent_texts)
-            self.answers.append(_Answer(text, *agent_texts, text))
+            self.answers.append(_Answer(text, "\n".join(self.agent_texts), text))
+            self.earlier_count = len(self.earlier_agent_texts)
             self.earlier_agent_texts += self.agent_texts
             self.agent_texts = []
         else:
@@ -279,7 +279,8 @@ class _Checker:
             if is_meant and name_pattern.search(agreed_text.lower()):
                 return ""
             return f"the customer's last words are not a yes: {_quote(answer.words)}"
-        if not was_proposed(writing.named, answer.latest_text, answer.earlier_text):
+        earlier_text = "\n".join(self.earlier_agent_texts[: self.earlier_count])
+        if not was_proposed(writing.named, answer.latest_text, earlier_text):
             return "the customer said yes, but the agent had not named the action"
         return ""
 
@@ -327,8 +328,8 @@ class _Checker:
         if not self.is_identified:
             # Earlier messages are neither proposals to this customer nor answers to one.
             self.agent_texts, self.earlier_agent_texts = [], []
-            self.answers = [last._replace(latest_text="", earlier_text="") for last in self.answers[-1:]]
-            self.answers_at_write = 0
+            self.answers = [last._replace(latest_text="") for last in self.answers[-1:]]
+            self.answers_at_write = self.earlier_count = 0
         self.is_identified = True
         if not is_done:
             return

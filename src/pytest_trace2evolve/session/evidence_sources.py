@@ -17,6 +17,7 @@ from pytest_trace2evolve.evidence.results import (
     OWN_BLOCK_KEY,
     ResultsFile,
     TrialNumbers,
+    check_copies,
     check_copy,
     combine_results,
     decode_results,
@@ -254,9 +255,7 @@ def rescore_files(
 
     scored_files = []
     for file in [read_results(path) for path in expand_run_folders(paths)]:
-        seen: dict[object, str] = {}
-        for simulation in file.simulations:
-            check_copy(file.path, simulation, seen)
+        check_copies([file])
         scored_simulations = tuple(rescore(file, worlds, provider, judge, trace_checks))
         records = [simulation.record for simulation in scored_simulations]
         notes = tuple(_score_notes(records))
@@ -332,7 +331,7 @@ def load_evidence(
         if is_evidence(content):
             sides.append(parse_evidence(content, path))
         else:
-            file = read_results(path, content, streams=True)
+            file = read_results(path, content, streams=judge is None)
             files.append(file)
             groups.setdefault(group_key(mode_of(file), file_provenance(file).suite), []).append(file)
     saved = [group_key(side.provenance.mode, side.provenance.suite) for side in sides]
@@ -346,6 +345,9 @@ def load_evidence(
         origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
         checks = trace_checks.recorded_origins if trace_checks and origin.is_conversational else None
         origin = origin.model_copy(update={"checks": checks})
+        if judge is not None:  # nothing is paid for a side that does not count
+            combine_results(group)
+            check_copies(group)
         trials, records = TrialNumbers(), []
         seen: dict[object, str] = {}
         for file in group:
@@ -436,12 +438,10 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     for mode, files in groups.items():
         simulations, notes = combine_results(files)
         combined_provenance(files)  # raises if the files are not of one side
-        tasks_by_id = {}
-        seen: dict[object, str] = {}
-        for file in files:
-            for simulation in file.simulations:
-                check_copy(file.path, simulation, seen)
-                tasks_by_id[simulation.id] = file.tasks[simulation.task_id]
+        check_copies(files)
+        tasks_by_id = {
+            simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
+        }
         by_task: dict[str, list[tuple[Simulation, Task]]] = {}
         for simulation in simulations:
             safe_simulation = simulation.model_copy(update={"id": to_safe_id(simulation.id)})
