@@ -64,15 +64,8 @@ def run_seed(proposer: str, seed: int, adapters: int, root: Path, fresh: int) ->
     if result["best"] != "v0":
         pytest = ["-m", "pytest", "-q", "--t2e-suite", "fresh", *options, "-p", "no:cacheprovider"]
         call(root, [*pytest, "--candidate", "v0", "--t2e-run-folder", "fresh-v0"], {0, 1})
-        gated = [
-            "--candidate",
-            result["best"],
-            "--t2e-baseline",
-            "fresh-v0",
-            "--t2e-run-folder",
-            "fresh-best",
-        ]
-        call(root, [*pytest, *gated], {0, 1, 5})
+        gated = ["--t2e-baseline", "fresh-v0", "--t2e-run-folder", "fresh-best"]
+        call(root, [*pytest, "--candidate", result["best"], *gated], {0, 1, 5})
         verdict = json.loads((root / "fresh-best" / "verdict.json").read_text())
         found["fresh"] = verdict["suites"]["fresh"]
     return found
