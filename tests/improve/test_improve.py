@@ -66,7 +66,8 @@ def test_a_table_ends_with_the_good_sentence_promoted(
     report, progress = capsys.readouterr()
     assert f"{kept.id}: the gate's verdict is promote" in progress
     assert f"page: {project.root}" in progress
-    assert "null arm (v0-null): +0.0 ± 0.0 points" in report
+    assert "null arm (v0-null): +0.0 ± 0.0 points on 20 tasks" in report
+    assert "the parent under another name, so equal answers show no noise" in report
     assert "best of 2 runs of v0" in report
     assert f"best: {kept.id}, after 1 promotion" in report
     # Both controls, the kept proposal in full, and less than that for all others together.

@@ -103,9 +103,10 @@ def _gain_text(row: Row) -> str:
 def _lines(plan: SearchPlan, result: SearchResult) -> list[str]:
     state, lines = result.state, []
     if (null := result.null_gain) is not None and result.best_of_two is not None:
+        noise = "this difference is noise" if null.mean or null.error else "equal answers show no noise"
         lines.append(
             f"null arm ({plan.null_arm}): {100 * null.mean:+.1f} ± {100 * null.error:.1f} points on "
-            f"{null.tasks} tasks; the parent under another name, so this difference is noise"
+            f"{null.tasks} tasks; the parent under another name, so {noise}"
         )
         lines.append(
             f"best of 2 runs of {plan.root}: {max(result.means):.3f} by run, {result.best_of_two:.3f} by "
