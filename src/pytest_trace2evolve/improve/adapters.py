@@ -33,8 +33,8 @@ _ERROR_LINES = 3
 class AdapterProposer:
     """Trains adapters for a candidate on its base model, once, and proposes their mean.
 
-    They differ in the seed of their training. What they have in common generalizes; what only one of them
-    learned breaks tasks that the parent passes, and is divided by their number.
+    They differ in the seed of their training. A single one gains as much, but breaks more tasks that the
+    parent passes (docs/decisions.md, 13).
 
     Attributes:
         root: The project.
