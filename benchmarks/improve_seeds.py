@@ -1,6 +1,6 @@
 """Searches with the embedded model, one a seed, and the winner of each on cases that no step of it saw.
 
-python benchmarks/improve_seeds.py [--proposer table|adapters] [--seeds 1 2 3 4 5] [--adapters 1]
+python benchmarks/improve_seeds.py [--proposer table|adapters] [--seeds 1 3 5 7 9] [--adapters 2]
     [--fresh 300] [--out build/improve-seeds]
 
 Each seed is a project of its own with the suite `support` and candidate v0: `trace2evolve improve` measures
@@ -114,8 +114,8 @@ def main() -> None:
     """Run all seeds that have no result yet, and print all results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--proposer", choices=("table", "adapters"), default="table")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--adapters", type=int, default=1, help="how many a search trains")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 3, 5, 7, 9])
+    parser.add_argument("--adapters", type=int, default=2, help="how many a search trains")
     parser.add_argument("--fresh", type=int, default=300)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "improve-seeds")
     options = parser.parse_args()
