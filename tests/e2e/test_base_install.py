@@ -45,7 +45,8 @@ def hiding_code() -> str:
 def run(tmp_path: Path) -> Run:
     """Runs a command of the package, or pytest, in an empty folder; returns its status and output."""
     site, project = tmp_path / "site", tmp_path / "project"
-    site.mkdir(), project.mkdir()
+    site.mkdir()
+    project.mkdir()
     (site / "sitecustomize.py").write_text(hiding_code())
     (site / "base_install.py").write_bytes(Path(base_install.__file__).read_bytes())
     environment = os.environ | {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")}

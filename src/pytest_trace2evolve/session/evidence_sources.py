@@ -437,8 +437,8 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     runs_by_mode = {}
     for mode, files in groups.items():
         simulations, notes = combine_results(files)
-        combined_provenance(files)  # raises if the files are not of one side
         check_copies(files)
+        combined_provenance(files)  # raises if the files are not of one side
         tasks_by_id = {
             simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
         }
