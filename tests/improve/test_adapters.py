@@ -27,6 +27,7 @@ from pytest_trace2evolve.records.adapter import WEIGHTS_NAME, AdapterState
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.training.recipe import Recipe, read_recipe
+from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 from tests.ci_files import REPOSITORY
@@ -191,16 +192,27 @@ def test_what_cannot_be_trained_is_one_line(
 
 @pytest.mark.usefixtures("forked_servers")
 @pytest.mark.filterwarnings("ignore")
-def test_an_adapter_is_screened_gated_and_recorded(tmp_path: Path, trained: list[dict[str, str]]) -> None:
-    """Under goal `hold`, an adapter without effect is promoted."""
+def test_an_adapter_is_screened_gated_and_recorded(
+    tmp_path: Path, trained: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under goal `hold`, an adapter without effect is promoted, and committed to the search's branch."""
     project = write_project(tmp_path / "project")
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "Someone")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "someone@example.com")
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "A project"]):
+        assert git_text(project.root, *arguments) is not None
     command = ["--root", str(project.root), "improve", "--suite", "small", "--proposer", "adapters"]
     run = ["--t2e-goal=hold", "--t2e-gate=strict", "--t2e-temperature=0"]
     assert main([*command, "--adapters", "1", "--", *run]) == 0
     [row] = rows(project)
     assert (row["verdict"], row["status"]) == ("promote", "keep")
     assert len(trained) == 1
-    manifest = project.adapters[row["candidate"].partition("+")[2]].manifest
+    name = row["candidate"].partition("+")[2]
+    branch = (git_text(project.root, "branch", "--list", "improve/*") or "").strip()
+    committed = git_text(project.root, "ls-tree", "-r", "--name-only", branch, "adapters/") or ""
+    assert f"adapters/{name}/{WEIGHTS_NAME}" in committed.split()
+    manifest = project.adapters[name].manifest
     assert (manifest.state, manifest.informed_by) == (AdapterState.PROMOTED, ("small::discovery",))
     assert manifest.verdict is not None
     assert (manifest.verdict.decision, manifest.verdict.candidate) == (Decision.PROMOTE, row["candidate"])
